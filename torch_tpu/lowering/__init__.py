@@ -1,0 +1,15 @@
+"""Lowerings: one aten op, one short function on jax.lax/jax.numpy. Importing this reads the rules, not JAX."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+MODULES = ("pointwise",)
+
+
+@functools.cache
+def load_rules() -> None:
+    """Import every module of rules, so that `registry.RULES` is complete."""
+    for module in MODULES:
+        importlib.import_module(f"{__name__}.{module}")

@@ -1,0 +1,64 @@
+"""What a lowering may ask besides its arguments: the outputs PyTorch promises, precision, random numbers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ._jax import jnp, lax
+
+
+@dataclass
+class Context:
+    """The state of one program being lowered.
+
+    outs: the fake tensors of the op being lowered, flat, in the order of its returns (None for absent ones).
+    rng: uint32[4], the generator's seed (low, high word) and offset (low, high word); None outside random ops.
+    rng_used: random elements drawn so far, each op's rounded up to 4.
+    """
+
+    outs: list[Any] = field(default_factory=list)
+    rng: Any = None
+    rng_used: int = 0
+    matmul_precision: str = "highest"
+    deterministic: bool = False
+
+
+_state = threading.local()
+
+
+def context() -> Context:
+    """The context of the lowering under way; RuntimeError outside one."""
+    try:
+        return _state.stack[-1]
+    except (AttributeError, IndexError):
+        raise RuntimeError("this is only known while an op is being lowered") from None
+
+
+@contextmanager
+def using(ctx: Context) -> Iterator[Context]:
+    """Make `ctx` the current context of this thread."""
+    stack = _state.__dict__.setdefault("stack", [])
+    stack.append(ctx)
+    try:
+        yield ctx
+    finally:
+        stack.pop()
+
+
+def out(i: int = 0) -> torch.Tensor:
+    """The i-th promised output (a fake tensor): its shape, dtype and strides."""
+    return context().outs[i]
+
+
+def precision(*operands: Any) -> Any:
+    """The lax.Precision of a matmul, convolution or attention on `operands`, from torch.get_float32_matmul_precision()."""
+    if any(x.dtype == jnp.float32 or x.dtype == jnp.complex64 for x in operands):
+        name = context().matmul_precision
+        return {"highest": lax.Precision.HIGHEST, "high": lax.Precision.HIGH, "medium": lax.Precision.DEFAULT}[name]
+    return lax.Precision.HIGHEST if any(x.dtype == jnp.float64 for x in operands) else lax.Precision.DEFAULT

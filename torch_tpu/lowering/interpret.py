@@ -1,0 +1,158 @@
+"""Lower one functional op, or a graph of them, with the table of rules; what has no rule goes through decompositions."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+
+from . import dtypes
+from ._jax import jnp
+from .context import context
+from .registry import RULES, Rule
+
+DROPPED = frozenset({"generator", "layout", "device", "pin_memory", "memory_format", "non_blocking"})
+
+
+def lower(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], fakes: Sequence[Any], out: Any) -> list[Any]:
+    """Arrays of a functional op's returns, flat.
+
+    args, kwargs: as the op is called, with arrays for tensors. fakes: (args, kwargs) with fake tensors for tensors.
+    out: the fake result of that call.
+    """
+    flat_out = pytree.tree_leaves(out)
+    rule = RULES.get(op.name())
+    if rule is not None:
+        values = _call(op, rule, args, kwargs, flat_out)
+    else:
+        graph = decompose(op, *fakes)
+        values = interpret(graph, [a for a in pytree.tree_leaves((args, kwargs)) if is_array(a)])
+    _check(op, values, flat_out)
+    return values
+
+
+def interpret(graph: GraphModule, inputs: Sequence[Any]) -> list[Any]:
+    """Arrays of a graph's outputs, flat. inputs: one array a placeholder."""
+    values: dict[Node, Any] = {}
+    queue = iter(inputs)
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = next(queue)
+        elif node.op == "get_attr":
+            values[node] = _constant(functools.reduce(getattr, node.target.split("."), graph))
+        elif node.op == "output":
+            return [None if v is None else values[v] for v in pytree.tree_leaves(node.args[0], is_leaf=_is_none)]
+        elif node.target is operator.getitem:
+            values[node] = values[node.args[0]][node.args[1]]
+        else:
+            values[node] = _node(node, values)
+    raise RuntimeError("the graph has no output")
+
+
+def decompose(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> GraphModule:
+    """The op as a graph of ops that have rules, traced on fake tensors. NotImplementedError if that can't be had."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    leaves, spec = pytree.tree_flatten((tuple(args), kwargs))
+    positions = [i for i, x in enumerate(leaves) if isinstance(x, FakeTensor)]
+
+    def run(*tensors: torch.Tensor) -> list[Any]:
+        filled = list(leaves)
+        for i, t in zip(positions, tensors, strict=True):
+            filled[i] = t
+        a, k = pytree.tree_unflatten(filled, spec)
+        return pytree.tree_leaves(_implementation(op)(*a, **k), is_leaf=_is_none)
+
+    traced = make_fx(torch.func.functionalize(run), decomposition_table=decompositions())(*[leaves[i] for i in positions])
+    if any(n.op == "call_function" and n.target is op for n in traced.graph.nodes):
+        raise not_implemented(op)
+    return traced
+
+
+def not_implemented(op: OpOverload) -> NotImplementedError:
+    """The error of an op that has neither a rule nor a decomposition."""
+    return NotImplementedError(
+        f"{op.name()} is not implemented on device 'tpu' yet. Set TORCH_TPU_FALLBACK=cpu (or call "
+        "torch.tpu.set_fallback('cpu')) to run such ops on the CPU, with one warning per op, or move the tensors: x.cpu()"
+    )
+
+
+@functools.cache
+def decompositions() -> dict[OpOverload, Callable[..., Any]]:
+    """PyTorch's decompositions of the ops that have no rule."""
+    from torch._decomp import global_decomposition_table
+
+    table = global_decomposition_table["post_autograd"]
+    return {op: fn for op, fn in table.items() if isinstance(op, OpOverload) and op.name() not in RULES}
+
+
+def _implementation(op: OpOverload) -> Callable[..., Any]:
+    if op in decompositions():
+        return decompositions()[op]
+    for key in ("CompositeImplicitAutograd", "CompositeExplicitAutograd"):
+        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key):
+            return functools.partial(op._op_dk, getattr(torch._C.DispatchKey, key))
+    raise not_implemented(op)
+
+
+def _node(node: Node, values: dict[Node, Any]) -> Any:
+    op = node.target
+    if not isinstance(op, OpOverload):
+        raise NotImplementedError(f"{op} inside a program is not implemented on device 'tpu'")
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
+    fakes = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    out = node.meta["val"]
+    result = lower(op, args, kwargs, fakes, out)
+    return pytree.tree_unflatten(result, pytree.tree_structure(out))
+
+
+def _call(op: OpOverload, rule: Rule, args: Sequence[Any], kwargs: dict[str, Any], outs: list[Any]) -> list[Any]:
+    positional, named = [], {}
+    for i, argument in enumerate(op._schema.arguments):
+        if argument.name in DROPPED:
+            continue
+        if i < len(args):
+            value = args[i]
+        elif argument.name in kwargs:
+            value = kwargs[argument.name]
+        else:
+            value = argument.default_value
+        if argument.kwarg_only:
+            named[argument.name] = value
+        else:
+            positional.append(value)
+    ctx = context()
+    previous, ctx.outs = ctx.outs, outs
+    try:
+        return pytree.tree_leaves(rule.fn(*positional, **named), is_leaf=_is_none)
+    finally:
+        ctx.outs = previous
+
+
+def _check(op: OpOverload, values: list[Any], outs: list[Any]) -> None:
+    promised = [(tuple(o.shape), o.dtype) if isinstance(o, torch.Tensor) else None for o in outs]
+    got = [(tuple(v.shape), dtypes.to_torch(v.dtype)) if is_array(v) else None for v in values]
+    if promised != got and any(p is not None for p in promised):
+        raise RuntimeError(f"internal error: {op.name()} was lowered to {got}, PyTorch promises {promised}: please report it")
+
+
+def is_array(x: Any) -> bool:
+    """True for a JAX array or tracer (and numpy arrays)."""
+    return hasattr(x, "dtype") and hasattr(x, "shape") and not isinstance(x, torch.Tensor)
+
+
+def _constant(tensor: torch.Tensor) -> Any:
+    if tensor.dtype == torch.bfloat16:
+        return jnp.asarray(tensor.float().numpy(), dtypes.to_jax(tensor.dtype))
+    return jnp.asarray(tensor.detach().numpy())
+
+
+def _is_none(x: Any) -> bool:
+    return x is None
