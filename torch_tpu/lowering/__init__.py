@@ -5,7 +5,16 @@ from __future__ import annotations
 import functools
 import importlib
 
-MODULES = ("pointwise",)
+MODULES = (
+    "convolution",
+    "matmul",
+    "norm",
+    "padding",
+    "indexing",
+    "pointwise",
+    "shapes",
+    "views",
+)
 
 
 @functools.cache
