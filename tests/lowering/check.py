@@ -61,13 +61,16 @@ def check(op: OpOverload, *args: Any, **kwargs: Any) -> None:
 
 
 class CheckMode(TorchDispatchMode):
-    """Compare every functional aten op that runs under this mode with its lowering; failures are collected.
+    """Compare every functional aten op that runs under this mode with its lowering, at its end; failures are collected.
 
     `with CheckMode() as m: model(x)` then `m.report()`: {op name: first error}.
     """
 
+    # Not while the mode is on: tracing a decomposition inside of it crashes once torch.testing._internal is imported.
+
     def __init__(self) -> None:
         super().__init__()
+        self.calls: list[tuple[OpOverload, Any, Any]] = []
         self.failures: dict[str, str] = {}
         self.passed: dict[str, int] = {}
 
@@ -84,12 +87,19 @@ class CheckMode(TorchDispatchMode):
             k = {n: v for n, v in kwargs.items() if n in names}
         rule = registry.RULES.get(op.name())
         if not (rule and rule.random) and not torch.Tag.nondeterministic_seeded in op.tags:
+            a, k = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, (a, k))
+            self.calls.append((op, a, k))
+        return func(*args, **kwargs)
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for op, a, k in self.calls:
             try:
-                check(op, *pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, a), **k)
+                check(op, *a, **k)
                 self.passed[op.name()] = self.passed.get(op.name(), 0) + 1
             except Exception as e:  # noqa: BLE001 - every failure is a row of the report
                 self.failures.setdefault(op.name(), f"{type(e).__name__}: {e}"[:600])
-        return func(*args, **kwargs)
+        self.calls.clear()
 
     def report(self) -> dict[str, str]:
         """{op name: its first error}."""
