@@ -20,6 +20,9 @@ class Context:
     outs: the fake tensors of the op being lowered, flat, in the order of its returns (None for absent ones).
     rng: uint32[4], the generator's seed (low, high word) and offset (low, high word); None outside random ops.
     rng_used: random elements drawn so far, each op's rounded up to 4.
+    rows: 0-d int32, how many rows (of dimension 0) of the padded operands are valid; None where no operand is padded.
+    row_operands: the padded operands, as the lowering receives them. See rows.py.
+    row_outputs: indices of the results whose dimension 0 is padded likewise, filled in by the lowering.
     """
 
     outs: list[Any] = field(default_factory=list)
@@ -27,6 +30,9 @@ class Context:
     rng_used: int = 0
     matmul_precision: str = "highest"
     deterministic: bool = False
+    rows: Any = None
+    row_operands: tuple[Any, ...] = ()
+    row_outputs: set[int] = field(default_factory=set)
 
 
 _state = threading.local()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
+
+from ._jax import jnp
 
 _NUMPY = {
     torch.bool: "bool",
@@ -64,9 +67,36 @@ def complex_of(dtype: torch.dtype) -> torch.dtype:
     return _COMPLEX.get(dtype, dtype)
 
 
+def limits(dtype: torch.dtype) -> tuple[Any, Any]:
+    """The least and the greatest value: infinities for floats."""
+    if dtype.is_floating_point:
+        return -math.inf, math.inf
+    return (False, True) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+
+
 def opmath(dtype: torch.dtype) -> torch.dtype:
     """The dtype PyTorch computes in for inputs of `dtype`: float32 for the 8 and 16-bit floats."""
     return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
+
+
+def as_array(x: Any, dtype: torch.dtype) -> Any:
+    """An array or a Python number as an array of `dtype`, converted as PyTorch converts."""
+    if isinstance(x, (bool, int, float, complex)):
+        with np.errstate(over="ignore", invalid="ignore"):
+            return jnp.asarray(np.asarray(x).astype(to_jax(dtype)))
+    return cast(x, dtype)
+
+
+def cast(x: Any, dtype: torch.dtype) -> Any:
+    """An array converted as PyTorch converts: floats wrap into small integers, complex numbers lose their imaginary part."""
+    target = to_jax(dtype)
+    if x.dtype == target:
+        return x.astype(target)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating) and not dtype.is_complex and dtype != torch.bool:
+        x = x.real
+    if jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(target, jnp.integer) and target.itemsize < 4:
+        x = x.astype(jnp.int32)
+    return x.astype(target)
 
 
 def is_number(x: Any) -> bool:

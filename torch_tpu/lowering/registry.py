@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from . import dtypes
-from ._jax import jnp
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,11 @@ class Rule:
         array, or a tuple or list of arrays in the order of the op's returns.
     runtime: names of scalar arguments that are values of the program, not part of its signature: they arrive as weakly
         typed 0-d arrays. The function must not branch on them in Python.
-    rows: how the op treats operands whose number of rows is only known at run time ("pointwise" or None: specialise).
+    rows: how the op treats operands padded in dimension 0, whose number of valid rows `context().rows` is only known at
+        run time (see rows.py). "pointwise": row i of every result comes from row i of the operands, so the padding
+        may hold anything and results are padded alike. "masked": the lowering itself keeps the padding out of what it
+        computes, says in `context().row_outputs` which results are padded, and raises `rows.Specialise` for what it
+        can't do. None: the operands are cut to their true size first.
     random: draws from the generator.
     """
 
@@ -32,7 +35,24 @@ class Rule:
     random: bool = False
 
 
+@dataclass(frozen=True)
+class DynamicRule:
+    """How to lower an op whose output size depends on values.
+
+    fn: takes arguments as `Rule.fn` does; returns `rows.Compacted`: results whose dimension 0 is padded to a static
+        maximum, the valid rows first, and how many there are.
+    when: takes the arguments (of tensors only shapes and dtypes are read); True if this call's size depends on values.
+    bound: for ops with no static maximum: takes the same arguments and returns a 0-d int32, the number of rows. Run
+        first; `fn` then gets `rows=`, a static maximum that is no less.
+    """
+
+    fn: Callable[..., Any]
+    when: Callable[..., bool] | None = None
+    bound: Callable[..., Any] | None = None
+
+
 RULES: dict[str, Rule] = {}
+DYNAMIC_RULES: dict[str, DynamicRule] = {}
 
 
 def lowers(
@@ -51,6 +71,30 @@ def lowers(
         return fn
 
     return register
+
+
+def lowers_dynamic(
+    *names: str, when: Callable[..., bool] | None = None, bound: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare a function as the lowering of ops whose output size depends on values, see `DynamicRule`."""
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            if name in DYNAMIC_RULES:
+                raise ValueError(f"{name} has a lowering already: {DYNAMIC_RULES[name].fn}")
+            DYNAMIC_RULES[name] = DynamicRule(fn, when, bound)
+        return fn
+
+    return register
+
+
+def is_dynamic(name: str, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> bool:
+    """True if the output size of this call of the op `name` depends on values: `DYNAMIC_RULES` has its lowering.
+
+    args, kwargs: as the op is called; tensors may be fake or arrays.
+    """
+    rule = DYNAMIC_RULES.get(name)
+    return rule is not None and (rule.when is None or rule.when(*args, **(kwargs or {})))
 
 
 def pointwise(
@@ -74,7 +118,7 @@ def pointwise(
             named = dict(zip(parameters, args, strict=False)) | kwargs
             operands = {k: v for k, v in named.items() if k not in static and _is_operand(v)}
             compute, result = pointwise_dtypes(to, *operands.values())
-            cast = {k: jnp.asarray(v, dtypes.to_jax(compute)) for k, v in operands.items()}
+            cast = {k: dtypes.as_array(v, compute) for k, v in operands.items()}
             value = fn(**(named | cast))
             return value.astype(dtypes.to_jax(result))
 
@@ -91,7 +135,7 @@ def pointwise_dtypes(to: str, *operands: Any) -> tuple[torch.dtype, torch.dtype]
     if to == "float" and not (common.is_floating_point or common.is_complex):
         common = result = torch.get_default_dtype()
     elif to == "bool":
-        result = torch.bool
+        return common, torch.bool
     elif to == "real":
         result = dtypes.real(common)
     elif to == "int64_from_bool" and common == torch.bool:

@@ -1,0 +1,65 @@
+"""Operands and results whose number of rows is only known at run time.
+
+A buffer of such a tensor has more rows (dimension 0) than the tensor: the first n are its own, what follows is padding
+and may hold anything. `context().rows` is n and `context().row_operands` are the operands padded so; a lowering
+declared with rows="masked" keeps the padding from what it computes:
+
+    @lowers("aten::sum", rows="masked")
+    def sum_(x): return mask_rows(x, 0).sum()
+
+It names its padded results with `pads_rows()`. What can't be done on padded rows raises `Specialise`: the op is then
+lowered on operands cut to their true size, which costs a program per size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ._jax import jnp, lax
+from .context import context
+
+
+class Specialise(Exception):
+    """This call needs operands of their true size."""
+
+
+class Compacted(NamedTuple):
+    """The results of an op whose output size depends on values.
+
+    outputs: arrays (None for absent returns). counts: for each, a 0-d int32, how many rows are valid, or None where the
+    size is static. dim: where dimension 0 of the outputs that have a count belongs in the op's result, which is
+    `rows.movedim(0, dim)`.
+    """
+
+    outputs: tuple[Any, ...]
+    counts: tuple[Any, ...]
+    dim: int = 0
+
+
+def is_padded(x: Any) -> bool:
+    """True if the operand `x` has rows of padding."""
+    return context().rows is not None and any(x is operand for operand in context().row_operands)
+
+
+def valid(length: int) -> Any:
+    """bool[length]: which rows of a padded operand are its own."""
+    return lax.iota(jnp.int32, length) < context().rows
+
+
+def mask_rows(x: Any, fill: Any) -> Any:
+    """x with `fill` in the padding; x itself if it isn't padded."""
+    if not is_padded(x):
+        return x
+    shaped = lax.broadcast_in_dim(valid(x.shape[0]), x.shape, (0,))
+    return lax.select(shaped, x, jnp.full(x.shape, fill, x.dtype))
+
+
+def pads_rows(output: int = 0) -> None:
+    """Declare that dimension 0 of a result is padded as the padded operands are."""
+    context().row_outputs.add(output)
+
+
+def needs_exact(*operands: Any) -> None:
+    """Raise `Specialise` if one of these operands is padded."""
+    if any(is_padded(x) for x in operands):
+        raise Specialise
