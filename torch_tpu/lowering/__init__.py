@@ -6,18 +6,27 @@ import functools
 import importlib
 
 MODULES = (
+    "activations",
     "convolution",
+    "creation",
+    "dynamic",
+    "foreach",
+    "grid_sampler",
+    "indexing",
+    "losses",
     "matmul",
     "norm",
+    "optim",
     "padding",
-    "indexing",
-    "activations",
-    "creation",
-    "losses",
+    "pointwise",
+    "pooling",
+    "random",
     "reductions",
     "scans",
-    "pointwise",
     "shapes",
+    "sorting",
+    "special",
+    "upsample",
     "views",
 )
 

@@ -38,7 +38,7 @@ def index(x: Any, indices: Sequence[Any]) -> Any:
         indices = [jnp.where(first < 0, first + context().rows, first), *indices[1:]]
     if any(is_mask(i) for i in indices):
         indices = mask_positions(indices, static_rows(indices))
-    return x.at[_key(indices)].get(**READ)
+    return x.at[key(indices)].get(**READ)
 
 
 @lowers("aten::index_put", "aten::_unsafe_index_put", "aten::_index_put_impl", rows="masked")
@@ -56,20 +56,20 @@ def index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool, uns
     else:
         needs_exact(values)
     if masks:
-        size = static_rows(indices) or min(m.size for m in masks)
+        size = static_rows(indices) or _value_rows(x, indices, values) or max(m.size for m in masks)
         indices = mask_positions(indices, size)
-    return _put(x, _key(indices), values, accumulate)
+    return _put(x, key(indices), values, accumulate)
 
 
 @lowers("aten::_unsafe_masked_index")
 def unsafe_masked_index(x: Any, mask: Any, indices: Sequence[Any], fill: Any) -> Any:
     """x[indices] where the mask is set, `fill` elsewhere: positions there may be anything."""
-    return jnp.where(mask, x.at[_key(indices)].get(**READ), dtypes.as_array(fill, dtypes.to_torch(x.dtype)))
+    return jnp.where(mask, x.at[key(indices)].get(**READ), dtypes.as_array(fill, dtypes.to_torch(x.dtype)))
 
 
 @lowers("aten::_unsafe_masked_index_put_accumulate")
 def unsafe_masked_index_put_accumulate(x: Any, mask: Any, indices: Sequence[Any], values: Any) -> Any:
-    return accumulated(x, _key(indices), jnp.where(mask, values, jnp.zeros((), x.dtype)), WRITE)
+    return accumulated(x, key(indices), jnp.where(mask, values, jnp.zeros((), x.dtype)), WRITE)
 
 
 # --- slices along one dimension
@@ -274,6 +274,15 @@ def mask_positions(indices: Sequence[Any], size: int) -> list[Any]:
     return result
 
 
+def _value_rows(x: Any, indices: Sequence[Any], values: Any) -> int | None:
+    """How many positions the values of a write are for; None if they broadcast over them."""
+    present = [d for d, i in enumerate(indices) if i is not None]
+    in_place = present == list(range(present[0], present[-1] + 1))
+    indexed = sum(i.ndim if is_mask(i) else 1 for i in indices if i is not None)
+    behind = x.ndim - indexed - (present[0] if in_place else 0)
+    return values.shape[-behind - 1] if values.ndim > behind and values.shape[-behind - 1] != 1 else None
+
+
 def _mask_put(x: Any, indices: Sequence[Any], mask: Any, values: Any, accumulate: bool) -> Any:
     """x[:, ..., mask] = values as a select, the k-th row of the values going to the k-th element of the mask."""
     axis = next(d for d, i in enumerate(indices) if i is not None)
@@ -381,7 +390,8 @@ def _require_leading(indices: Sequence[Any]) -> None:
         raise Specialise
 
 
-def _key(indices: Sequence[Any]) -> tuple[Any, ...]:
+def key(indices: Sequence[Any]) -> tuple[Any, ...]:
+    """The indices as JAX takes them."""
     return tuple(slice(None) if i is None else i.astype(jnp.int32) for i in indices)
 
 

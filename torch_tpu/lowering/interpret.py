@@ -13,10 +13,10 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
-from . import dtypes
+from . import dtypes, rows
 from ._jax import jnp
 from .context import context
-from .registry import RULES, Rule
+from .registry import DYNAMIC_RULES, RULES, Rule
 
 DROPPED = frozenset({"generator", "layout", "device", "pin_memory", "memory_format", "non_blocking"})
 
@@ -29,13 +29,33 @@ def lower(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], fakes: Se
     """
     flat_out = pytree.tree_leaves(out)
     rule = RULES.get(op.name())
+    operands = [x for x in pytree.tree_leaves((args, kwargs)) if is_array(x)]
+    rows.admit(rule.rows if rule else None, operands, flat_out)
     if rule is not None:
         values = _call(op, rule, args, kwargs, flat_out)
     else:
         graph = decompose(op, *fakes)
-        values = interpret(graph, [a for a in pytree.tree_leaves((args, kwargs)) if is_array(a)])
+        values = interpret(graph, operands)
     _check(op, values, flat_out)
     return values
+
+
+def lower_dynamic(
+    op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], bound: int | None = None
+) -> rows.Compacted:
+    """The results of an op whose output size depends on values (`registry.is_dynamic`), padded, and their true sizes.
+
+    bound: a static maximum of the number of rows, for rules that have none themselves, no less than `rows_needed`.
+    """
+    positional, named = _bind(op, args, kwargs)
+    extra = {} if bound is None else {"rows": bound}
+    return DYNAMIC_RULES[op.name()].fn(*positional, **named, **extra)
+
+
+def rows_needed(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """A 0-d int32: how many rows the result of an op has whose rule has a `bound`."""
+    positional, named = _bind(op, args, kwargs)
+    return DYNAMIC_RULES[op.name()].bound(*positional, **named)
 
 
 def interpret(graph: GraphModule, inputs: Sequence[Any]) -> list[Any]:
@@ -96,7 +116,9 @@ def decompositions() -> dict[OpOverload, Callable[..., Any]]:
 def _implementation(op: OpOverload) -> Callable[..., Any]:
     if op in decompositions():
         return decompositions()[op]
-    for key in ("CompositeImplicitAutograd", "CompositeExplicitAutograd"):
+    # The composite kernels of prims call the aten op they stand for, past the tracer.
+    keys = () if op.namespace == "prims" else ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    for key in keys:
         if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key):
             return functools.partial(op._op_dk, getattr(torch._C.DispatchKey, key))
     raise not_implemented(op)
@@ -114,6 +136,17 @@ def _node(node: Node, values: dict[Node, Any]) -> Any:
 
 
 def _call(op: OpOverload, rule: Rule, args: Sequence[Any], kwargs: dict[str, Any], outs: list[Any]) -> list[Any]:
+    positional, named = _bind(op, args, kwargs)
+    ctx = context()
+    previous, ctx.outs = ctx.outs, outs
+    try:
+        return pytree.tree_leaves(rule.fn(*positional, **named), is_leaf=_is_none)
+    finally:
+        ctx.outs = previous
+
+
+def _bind(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments a lowering gets, defaults filled in."""
     positional, named = [], {}
     for i, argument in enumerate(op._schema.arguments):
         if argument.name in DROPPED:
@@ -128,12 +161,7 @@ def _call(op: OpOverload, rule: Rule, args: Sequence[Any], kwargs: dict[str, Any
             named[argument.name] = value
         else:
             positional.append(value)
-    ctx = context()
-    previous, ctx.outs = ctx.outs, outs
-    try:
-        return pytree.tree_leaves(rule.fn(*positional, **named), is_leaf=_is_none)
-    finally:
-        ctx.outs = previous
+    return positional, named
 
 
 def _check(op: OpOverload, values: list[Any], outs: list[Any]) -> None:

@@ -13,6 +13,7 @@ lowered on operands cut to their true size, which costs a program per size.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ._jax import jnp, lax
@@ -26,14 +27,31 @@ class Specialise(Exception):
 class Compacted(NamedTuple):
     """The results of an op whose output size depends on values.
 
-    outputs: arrays (None for absent returns). counts: for each, a 0-d int32, how many rows are valid, or None where the
-    size is static. dim: where dimension 0 of the outputs that have a count belongs in the op's result, which is
-    `rows.movedim(0, dim)`.
+    outputs: arrays. counts: for each, a 0-d int32, how many rows are valid, or None where the size is static.
+    dim: where dimension 0 of the first output belongs in the op's result, which is `rows.movedim(0, dim)`.
     """
 
     outputs: tuple[Any, ...]
     counts: tuple[Any, ...]
     dim: int = 0
+
+
+def admit(kind: str | None, operands: Sequence[Any], outs: Sequence[Any]) -> None:
+    """Raise `Specialise` unless a rule of this kind (`Rule.rows`) takes these operands.
+
+    A pointwise one does where the padded operands give all results their rows and the others are broadcast along them.
+    """
+    if context().rows is None or not any(is_padded(x) for x in operands):
+        return
+    if kind is None:
+        raise Specialise
+    if kind == "pointwise":
+        rows, rank = outs[0].shape[:1], outs[0].ndim
+        whole = [x for x in operands if is_padded(x) and x.ndim == rank and x.shape[:1] == rows]
+        broadcast = [x for x in operands if not is_padded(x) and (x.ndim < rank or x.shape[0] == 1)]
+        if len(whole) + len(broadcast) < len(operands) or any(o.shape[:1] != rows for o in outs):
+            raise Specialise
+        context().row_outputs.update(range(len(outs)))
 
 
 def is_padded(x: Any) -> bool:
