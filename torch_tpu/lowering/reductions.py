@@ -1,0 +1,371 @@
+"""Reductions: sums, products, extrema and where they are, moments, norms, softmax, order statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import dtypes
+from ._jax import jnp, lax
+from .context import out
+from .registry import lowers
+
+
+def axes(dim: Any, ndim: int) -> tuple[int, ...]:
+    """The axes a `dim` argument names; None and an empty list name all."""
+    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+        return tuple(range(ndim))
+    dims = [dim] if isinstance(dim, int) else dim
+    return tuple(sorted(d % ndim for d in dims)) if ndim else ()
+
+
+def _opmath(x: Any) -> Any:
+    return x.astype(dtypes.to_jax(dtypes.opmath(dtypes.to_torch(x.dtype))))
+
+
+def _result(x: Any, i: int = 0) -> Any:
+    return dtypes.cast(x, out(i).dtype)
+
+
+def _accumulated(x: Any) -> Any:
+    """x in the type its sum is computed in, which the promised dtype decides."""
+    return dtypes.cast(x, dtypes.opmath(out().dtype))
+
+
+def _size(x: Any, dims: tuple[int, ...]) -> int:
+    return math.prod(x.shape[d] for d in dims)
+
+
+@lowers("aten::sum", "aten::sum.dim_IntList")
+def sum_(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None) -> Any:
+    return _result(jnp.sum(_accumulated(x), axes(dim, x.ndim), keepdims=keepdim))
+
+
+@lowers("aten::nansum")
+def nansum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None) -> Any:
+    x = _accumulated(x)
+    return _result(jnp.sum(jnp.where(x != x, 0, x), axes(dim, x.ndim), keepdims=keepdim))
+
+
+@lowers("aten::mean", "aten::mean.dim")
+def mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None) -> Any:
+    dims = axes(dim, x.ndim)
+    total = jnp.sum(_accumulated(x), dims, keepdims=keepdim)
+    return _result(total / np.asarray(_size(x, dims), total.dtype))
+
+
+@lowers("aten::prod", "aten::prod.dim_int")
+def prod(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None) -> Any:
+    return _result(jnp.prod(_accumulated(x), axes(dim, x.ndim), keepdims=keepdim))
+
+
+@lowers("aten::amax")
+def amax(x: Any, dim: Any, keepdim: bool) -> Any:
+    return jnp.max(x, axes(dim, x.ndim), keepdims=keepdim)
+
+
+@lowers("aten::amin")
+def amin(x: Any, dim: Any, keepdim: bool) -> Any:
+    return jnp.min(x, axes(dim, x.ndim), keepdims=keepdim)
+
+
+@lowers("aten::aminmax")
+def aminmax(x: Any, *, dim: int | None, keepdim: bool) -> Any:
+    dims = axes(dim, x.ndim)
+    return jnp.min(x, dims, keepdims=keepdim), jnp.max(x, dims, keepdims=keepdim)
+
+
+@lowers("aten::_aminmax", "aten::_aminmax.dim")
+def aminmax_positional(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    return aminmax(x, dim=dim, keepdim=keepdim)
+
+
+@lowers("aten::max")
+def max_all(x: Any) -> Any:
+    return jnp.max(x)
+
+
+@lowers("aten::min")
+def min_all(x: Any) -> Any:
+    return jnp.min(x)
+
+
+@lowers("aten::max.dim")
+def max_dim(x: Any, dim: int, keepdim: bool) -> Any:
+    return extremum(x, dim, keepdim, lambda a, b: a > b)
+
+
+@lowers("aten::min.dim")
+def min_dim(x: Any, dim: int, keepdim: bool) -> Any:
+    return extremum(x, dim, keepdim, lambda a, b: a < b)
+
+
+@lowers("aten::argmax")
+def argmax(x: Any, dim: int | None, keepdim: bool) -> Any:
+    return _argument(x, dim, keepdim, lambda a, b: a > b)
+
+
+@lowers("aten::argmin")
+def argmin(x: Any, dim: int | None, keepdim: bool) -> Any:
+    return _argument(x, dim, keepdim, lambda a, b: a < b)
+
+
+def _argument(x: Any, dim: int | None, keepdim: bool, beats: Callable[[Any, Any], Any]) -> Any:
+    _, index = extremum(x.reshape(-1) if dim is None else x, dim or 0, keepdim, beats)
+    return index.reshape(out().shape)
+
+
+def extremum(x: Any, dim: int, keepdim: bool, beats: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+    """The value none beats along `dim` and its first index (int64). NaN beats everything.
+
+    One reduction of (value, index) pairs, so that the index is in range whatever precision the values are seen in.
+    """
+    if x.ndim == 0:
+        return x, jnp.zeros((), jnp.int64)
+    dim %= x.ndim
+    values = x.astype(jnp.int8) if x.dtype == bool else x
+    index = lax.broadcasted_iota(jnp.int32, x.shape, dim)
+
+    def better(a: Any, b: Any) -> Any:
+        (va, ia), (vb, ib) = a, b
+        nan_a, nan_b = va != va, vb != vb
+        tie = (va == vb) | (nan_a & nan_b)
+        first = (nan_a & ~nan_b) | (beats(va, vb) & ~nan_b) | (tie & (ia < ib))
+        return jnp.where(first, va, vb), jnp.where(first, ia, ib)
+
+    start = (_worst(values.dtype, beats), np.int32(np.iinfo(np.int32).max))
+    value, index = lax.reduce((values, index), start, better, (dim,))
+    if keepdim:
+        value, index = jnp.expand_dims(value, dim), jnp.expand_dims(index, dim)
+    return value.astype(x.dtype), index.astype(jnp.int64)
+
+
+def _worst(dtype: Any, beats: Callable[[Any, Any], Any]) -> Any:
+    if jnp.issubdtype(dtype, jnp.floating):
+        low, high = -np.inf, np.inf
+    else:
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    return np.asarray(low if beats(1, 0) else high, dtype)
+
+
+@lowers("aten::any", "aten::any.dim", "aten::any.dims")
+def any_(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return _result(jnp.any(x != 0, _logical_axes(x, dim), keepdims=keepdim))
+
+
+@lowers("aten::all", "aten::all.dim", "aten::all.dims")
+def all_(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return _result(jnp.all(x != 0, _logical_axes(x, dim), keepdims=keepdim))
+
+
+def _logical_axes(x: Any, dim: Any) -> tuple[int, ...]:
+    # Unlike elsewhere an empty list of dimensions names none.
+    return () if isinstance(dim, Sequence) and not dim else axes(dim, x.ndim)
+
+
+@lowers("aten::_is_all_true")
+def is_all_true(x: Any) -> Any:
+    return jnp.all(x)
+
+
+@lowers("aten::_is_any_true")
+def is_any_true(x: Any) -> Any:
+    return jnp.any(x)
+
+
+@lowers("aten::count_nonzero", "aten::count_nonzero.dim_IntList")
+def count_nonzero(x: Any, dim: Any = None) -> Any:
+    return jnp.sum(x != 0, axes(dim, x.ndim), dtype=jnp.int64)
+
+
+@lowers("aten::equal")
+def equal(x: Any, y: Any) -> Any:
+    return jnp.all(x == y)
+
+
+@lowers("aten::var.correction")
+def var(x: Any, dim: Any = None, *, correction: float | None, keepdim: bool) -> Any:
+    return _result(_moments(x, dim, correction, keepdim)[0])
+
+
+@lowers("aten::std.correction")
+def std(x: Any, dim: Any = None, *, correction: float | None, keepdim: bool) -> Any:
+    return _result(lax.sqrt(_moments(x, dim, correction, keepdim)[0]))
+
+
+@lowers("aten::var_mean.correction")
+def var_mean(x: Any, dim: Any = None, *, correction: float | None, keepdim: bool) -> Any:
+    variance, average = _moments(x, dim, correction, keepdim)
+    return _result(variance), _result(average, 1)
+
+
+@lowers("aten::std_mean.correction")
+def std_mean(x: Any, dim: Any = None, *, correction: float | None, keepdim: bool) -> Any:
+    variance, average = _moments(x, dim, correction, keepdim)
+    return _result(lax.sqrt(variance)), _result(average, 1)
+
+
+def _moments(x: Any, dim: Any, correction: float | None, keepdim: bool) -> tuple[Any, Any]:
+    """Variance and mean. Two passes: E[x^2] - E[x]^2 would cancel."""
+    x, dims = _opmath(x), axes(dim, x.ndim)
+    n = _size(x, dims)
+    average = jnp.sum(x, dims, keepdims=True) / np.asarray(n, x.dtype)
+    off = jnp.abs(x - average) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x - average
+    total = jnp.sum(off * off, dims, keepdims=keepdim)
+    freedom = max(n - (1 if correction is None else correction), 0)
+    return total / np.asarray(freedom, total.dtype), average if keepdim else lax.squeeze(average, dims)
+
+
+@lowers("aten::linalg_vector_norm")
+def vector_norm(x: Any, order: float, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None) -> Any:
+    return _result(norm(x if dtype is None else dtypes.cast(x, dtype), order, axes(dim, x.ndim), keepdim))
+
+
+@lowers("aten::linalg__powsum")
+def powsum(x: Any, order: float, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None) -> Any:
+    size = jnp.abs(_opmath(x if dtype is None else dtypes.cast(x, dtype)))
+    return _result(jnp.sum(_power(size, order), axes(dim, x.ndim), keepdims=keepdim))
+
+
+def norm(x: Any, order: float, dims: tuple[int, ...], keepdim: bool = False) -> Any:
+    """(sum |x|^order)^(1/order) and its limits, in the type PyTorch computes in."""
+    size = jnp.abs(_opmath(x))
+    if order == math.inf:
+        return jnp.max(size, dims, keepdims=keepdim, initial=0)
+    if order == -math.inf:
+        return jnp.min(size, dims, keepdims=keepdim, initial=math.inf)
+    if order == 0:
+        return jnp.sum(size != 0, dims, keepdims=keepdim, dtype=size.dtype)
+    total = jnp.sum(_power(size, order), dims, keepdims=keepdim)
+    return {1: lambda: total, 2: lambda: lax.sqrt(total)}.get(order, lambda: _power(total, 1 / order))()
+
+
+def _power(x: Any, exponent: float) -> Any:
+    if exponent in (1, 2, 3, -1, -2):
+        return lax.integer_pow(x, int(exponent))
+    return lax.pow(x, np.asarray(exponent, x.dtype))
+
+
+@lowers("aten::dist")
+def dist(x: Any, y: Any, p: float) -> Any:
+    return _result(norm(x - y, p, axes(None, max(x.ndim, y.ndim))))
+
+
+@lowers("aten::logsumexp")
+def logsumexp(x: Any, dim: Any, keepdim: bool) -> Any:
+    x, dims = _accumulated(x), axes(dim, x.ndim)
+    if _size(x, dims) == 0:
+        return _result(lax.log(jnp.sum(x, dims, keepdims=keepdim)))
+    high = _finite(jnp.max(x.real, dims, keepdims=True))
+    total = lax.log(jnp.sum(lax.exp(x - high.astype(x.dtype)), dims, keepdims=True)) + high.astype(x.dtype)
+    return _result(total if keepdim else lax.squeeze(total, dims))
+
+
+def _finite(x: Any) -> Any:
+    return jnp.where(jnp.isinf(x), 0, x)
+
+
+@lowers("aten::_softmax")
+def softmax(x: Any, dim: int, half_to_float: bool) -> Any:
+    x, dims = _opmath(x), axes(dim, x.ndim)
+    weight = lax.exp(x - _highest(x, dims))
+    return _result(weight / jnp.sum(weight, dims, keepdims=True))
+
+
+@lowers("aten::_safe_softmax")
+def safe_softmax(x: Any, dim: int, dtype: torch.dtype | None) -> Any:
+    x = _accumulated(x)
+    masked = jnp.max(x, axes(dim, x.ndim), keepdims=True, initial=-math.inf) == -math.inf
+    return jnp.where(masked, 0, softmax(x, dim, False))
+
+
+@lowers("aten::_log_softmax")
+def log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
+    x, dims = _opmath(x), axes(dim, x.ndim)
+    x = x - _highest(x, dims)
+    return _result(x - lax.log(jnp.sum(lax.exp(x), dims, keepdims=True)))
+
+
+def _highest(x: Any, dims: tuple[int, ...]) -> Any:
+    return jnp.max(x, dims, keepdims=True, initial=-math.inf)
+
+
+@lowers("aten::_softmax_backward_data")
+def softmax_backward(grad: Any, y: Any, dim: int, input_dtype: torch.dtype) -> Any:
+    grad, y = _opmath(grad), _opmath(y)
+    return _result(y * (grad - jnp.sum(grad * y, axes(dim, y.ndim), keepdims=True)))
+
+
+@lowers("aten::_log_softmax_backward_data")
+def log_softmax_backward(grad: Any, y: Any, dim: int, input_dtype: torch.dtype) -> Any:
+    grad, y = _opmath(grad), _opmath(y)
+    return _result(grad - lax.exp(y) * jnp.sum(grad, axes(dim, y.ndim), keepdims=True))
+
+
+@lowers("aten::median")
+def median_all(x: Any) -> Any:
+    return _middle(x.reshape(-1), 0, False, _median_rank)[0] if x.size else jnp.full((), math.nan, x.dtype)
+
+
+@lowers("aten::nanmedian")
+def nanmedian_all(x: Any) -> Any:
+    return _middle(x.reshape(-1), 0, False, _nanmedian_rank)[0] if x.size else jnp.full((), math.nan, x.dtype)
+
+
+@lowers("aten::median.dim")
+def median(x: Any, dim: int, keepdim: bool) -> Any:
+    return _middle(x, dim, keepdim, _median_rank)
+
+
+@lowers("aten::nanmedian.dim")
+def nanmedian(x: Any, dim: int, keepdim: bool) -> Any:
+    return _middle(x, dim, keepdim, _nanmedian_rank)
+
+
+@lowers("aten::kthvalue")
+def kthvalue(x: Any, k: int, dim: int, keepdim: bool) -> Any:
+    return _middle(x, dim, keepdim, lambda valid, n: jnp.full_like(valid, k - 1))
+
+
+@lowers("aten::mode")
+def mode(x: Any, dim: int, keepdim: bool) -> Any:
+    """The smallest of the most frequent values and its last index. NaNs differ from each other."""
+
+    def end_of_longest_run(values: Any) -> Any:
+        place = lax.broadcasted_iota(jnp.int32, values.shape, values.ndim - 1)
+        fresh = (values != jnp.roll(values, 1, -1)) | (place == 0)
+        length = place - lax.cummax(jnp.where(fresh, place, 0), axis=values.ndim - 1)
+        return jnp.argmax(length, -1, keepdims=True)
+
+    return _picked(x, dim, keepdim, end_of_longest_run)
+
+
+def _median_rank(valid: Any, n: int) -> Any:
+    # NaNs are last in order: with any of them the first one is the median.
+    return jnp.where(valid < n, valid, (n - 1) // 2)
+
+
+def _nanmedian_rank(valid: Any, n: int) -> Any:
+    return jnp.maximum(valid - 1, 0) // 2
+
+
+def _middle(x: Any, dim: int, keepdim: bool, rank: Callable[[Any, int], Any]) -> tuple[Any, Any]:
+    """The element of a rank that follows from (the number that aren't NaN, the number of all)."""
+    ranked = lambda v: rank(jnp.sum(v == v, -1, keepdims=True, dtype=jnp.int32), v.shape[-1])  # noqa: E731
+    return _picked(x, dim, keepdim, ranked)
+
+
+def _picked(x: Any, dim: int, keepdim: bool, place: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """Value and index of the element at `place(sorted values)` of the last axis once `dim` is sorted."""
+    if x.ndim == 0:
+        return x, jnp.zeros((), jnp.int64)
+    x = jnp.moveaxis(x, dim, -1)
+    index = lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+    values, index = lax.sort((x, index), dimension=x.ndim - 1, num_keys=1, is_stable=True)
+    at = place(values)
+    picked = [jnp.take_along_axis(a, at, -1) for a in (values, index.astype(jnp.int64))]
+    return tuple(jnp.moveaxis(p, -1, dim) if keepdim else p.squeeze(-1) for p in picked)
