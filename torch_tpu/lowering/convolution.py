@@ -94,7 +94,5 @@ def convolution_backward(
 
 
 @lowers("aten::convolution_backward_overrideable")
-def convolution_backward_overrideable(
-    grad: Any, x: Any, weight: Any, *geometry: Any
-) -> tuple[Any, Any, Any]:
+def convolution_backward_overrideable(grad: Any, x: Any, weight: Any, *geometry: Any) -> tuple[Any, Any, Any]:
     return convolution_backward(grad, x, weight, None, *geometry)

@@ -124,7 +124,7 @@ def trilinear(
 
 @lowers("aten::_grouped_mm")
 def grouped_mm(a: Any, b: Any, offs: Any, bias: Any, out_dtype: Any) -> Any:
-    """Products of groups: `offs` are the ends of the groups along the rows of a, the columns of b, or their common dim."""
+    """Products of groups that end at `offs` along the rows of a, the columns of b, or the dimension they share."""
     if a.ndim == 3 and b.ndim == 3:
         value = product(a, b)
     elif a.ndim == 2 and b.ndim == 3:
@@ -139,7 +139,7 @@ def grouped_mm(a: Any, b: Any, offs: Any, bias: Any, out_dtype: Any) -> Any:
 
 
 def _tiles(rows: int, offs: Any) -> tuple[Any, Any, Any, int]:
-    """Cover the groups by tiles that each lie in one group: (group, first row, end row) of each tile, rows in a tile."""
+    """Tiles of rows that cover the groups, each in one of them: (group, first row, group's end) of each, and their rows."""
     tile = min(GROUP_TILE, max(rows, 1))
     ends = offs.astype(jnp.int32)
     starts = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])

@@ -76,9 +76,7 @@ def rms_norm(x: Any, shape: list[int], weight: Any, eps: float | None) -> Any:
 
 
 @lowers("aten::_fused_rms_norm_backward")
-def rms_norm_backward(
-    grad: Any, x: Any, shape: list[int], rstd: Any, weight: Any, output_mask: list[bool]
-) -> Any:
+def rms_norm_backward(grad: Any, x: Any, shape: list[int], rstd: Any, weight: Any, output_mask: list[bool]) -> Any:
     grad, x, rstd, weight = _wide(grad, x, rstd, weight)
     first = x.ndim - len(shape)
     normal = x * rstd
@@ -155,7 +153,12 @@ def _affine(x: Any, mean: Any, invstd: Any, weight: Any, bias: Any) -> Any:
 
 
 def _running(old: Any, new: Any, momentum: float) -> Any:
-    return (old * (1 - momentum) + new * momentum).astype(old.dtype)
+    return old.astype(new.dtype) * (1 - momentum) + new * momentum
+
+
+def _running_promised(*stats: Any) -> tuple[Any, ...]:
+    """New running statistics, the last outputs of the ops that give them, in the dtypes promised."""
+    return tuple(None if v is None else v.astype(dtypes.to_jax(out(i - 2).dtype)) for i, v in enumerate(stats))
 
 
 def _unbiased(var: Any, count: Any) -> Any:
@@ -179,7 +182,7 @@ def batch_norm(
     invstd = lax.rsqrt(var + eps)
     value = _affine(x, mean, invstd, weight, bias)
     saved = (v if out(i).shape == v.shape else v[:0] for i, v in ((1, mean), (2, invstd)))
-    return *_promised(value, *saved), rm, rv
+    return *_promised(value, *saved), *_running_promised(rm, rv)
 
 
 @lowers("aten::native_batch_norm")
