@@ -71,7 +71,7 @@ def pad(x: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def check_rows(op: Any, *args: Any, padded: tuple[int, ...], **kwargs: Any) -> None:
-    """The lowering with some tensor arguments padded (their places among the tensors) gives what the op gives without."""
+    """The lowering with some tensor arguments padded gives what the op gives without."""
     expected = pytree.tree_leaves(op(*args, **kwargs))
     leaves, spec = pytree.tree_flatten((args, kwargs))
     places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
@@ -150,6 +150,9 @@ X = torch.arange(4.0 * 3 * 5).reshape(4, 3, 5)
         (X, [MASK, torch.tensor([False, True, False])]),
         (X, [MASK, None, torch.tensor([True, False, False, True, True])]),
         (X, [None, torch.tensor([True, False, True]), torch.tensor([[-1], [0]])]),
+        (X, [MASK, torch.tensor([2, 0, 1])]),
+        (X, [torch.tensor([True, False, False, False]), torch.tensor([2, 0])]),
+        (X, [torch.tensor([0, 2]), torch.tensor([[True] + [False] * 4, [False] * 5, [False, True] + [False] * 3])]),
         (X, [torch.zeros(4, dtype=torch.bool)]),
         (X.to(torch.bfloat16), [MASK]),
         (torch.zeros(0, 3), [torch.zeros(0, dtype=torch.bool)]),
@@ -161,7 +164,6 @@ def test_index_with_masks(x: torch.Tensor, indices: list[Any]) -> None:
 
 def test_index_of_static_size_is_not_dynamic() -> None:
     assert not registry.is_dynamic("aten::index.Tensor", [X, [torch.tensor([1, 2])]])
-    assert not registry.is_dynamic("aten::index.Tensor", [X, [MASK, torch.tensor([0, 1, 2])]])
     assert not registry.is_dynamic("aten::repeat_interleave.Tensor", [torch.tensor([1, 2])], {"output_size": 3})
 
 

@@ -33,7 +33,7 @@ def masked_select(x: Any, mask: Any) -> Compacted:
 
 
 def _sized_by_mask(x: Any, indices: Sequence[Any]) -> bool:
-    return any(is_mask(i) for i in indices) and static_rows(indices) is None
+    return any(is_mask(i) for i in indices)
 
 
 @lowers_dynamic("aten::index.Tensor", "aten::_unsafe_index.Tensor", when=_sized_by_mask)
@@ -52,8 +52,9 @@ def index(x: Any, indices: Sequence[Any]) -> Compacted:
     needs_exact(x, *(i for i in indices if i is not None))
     # Masks that select one element broadcast.
     counts = [(m != 0).sum(dtype=jnp.int32) for m in masks]
-    count = functools.reduce(lambda a, b: jnp.where(a == 1, b, a), counts)
-    indices = mask_positions(indices, max(m.size for m in masks))
+    known = static_rows(indices)
+    count = functools.reduce(lambda a, b: jnp.where(a == 1, b, a), counts) if known is None else jnp.int32(known)
+    indices = mask_positions(indices, max(m.size for m in masks) if known is None else known)
     present = [d for d, i in enumerate(indices) if i is not None]
     in_place = present == list(range(present[0], present[-1] + 1))
     last = max(indices[d].ndim for d in present) - 1

@@ -25,9 +25,8 @@ WRITE_UNSIGNED: dict[str, Any] = {"mode": "drop", "wrap_negative_indices": False
 def index(x: Any, indices: Sequence[Any]) -> Any:
     """x[indices], where PyTorch's rules are NumPy's: indexed dimensions side by side stay in place, others come first.
 
-    Masks are allowed where another index says how many elements they select; else see dynamic.py.
+    With masks see dynamic.py.
     """
-    needs_exact(*(i for i in indices if is_mask(i)))
     if any(is_padded(i) for i in indices):
         _require_leading(indices)
         pads_rows()
@@ -36,8 +35,6 @@ def index(x: Any, indices: Sequence[Any]) -> Any:
             raise Specialise
         first = indices[0].astype(jnp.int32)
         indices = [jnp.where(first < 0, first + context().rows, first), *indices[1:]]
-    if any(is_mask(i) for i in indices):
-        indices = mask_positions(indices, static_rows(indices))
     return x.at[key(indices)].get(**READ)
 
 
@@ -56,8 +53,8 @@ def index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool, uns
     else:
         needs_exact(values)
     if masks:
-        size = static_rows(indices) or _value_rows(x, indices, values) or max(m.size for m in masks)
-        indices = mask_positions(indices, size)
+        sizes = [static_rows(indices), _value_rows(x, indices, values), max(m.size for m in masks)]
+        indices = mask_positions(indices, next(n for n in sizes if n is not None))
     return _put(x, key(indices), values, accumulate)
 
 
@@ -292,6 +289,8 @@ def _mask_put(x: Any, indices: Sequence[Any], mask: Any, values: Any, accumulate
         pads_rows()
     behind = x.ndim - axis - mask.ndim
     before = values.ndim - behind - 1
+    if values.size == 0:  # then the mask selects nothing
+        return x
     if before >= 0:
         rows = ranks(mask != 0)
         if is_padded(values):  # one row broadcasts

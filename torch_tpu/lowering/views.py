@@ -200,7 +200,7 @@ def neg_view(x: Any) -> Any:
 def slice_scatter(x: Any, src: Any, dim: int, start: int | None, end: int | None, step: int) -> Any:
     axis = dim % x.ndim
     first, last = bounds(x.shape[axis], start, end)
-    src = jnp.broadcast_to(src, (*x.shape[:axis], -(-(last - first) // step), *x.shape[axis + 1 :])).astype(x.dtype)
+    src = src.astype(x.dtype)
     if src.shape == x.shape:
         return src
     if step == 1:
