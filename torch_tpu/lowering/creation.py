@@ -178,9 +178,7 @@ def hamming_window(length: int, periodic: bool = True, alpha: float = 0.54, beta
 
 @lowers("aten::blackman_window", "aten::blackman_window.periodic")
 def blackman_window(length: int, periodic: bool = True, **kwargs: Any) -> Any:
-    return _window(
-        length, periodic, lambda t: 0.42 - 0.5 * jnp.cos(2 * math.pi * t) + 0.08 * jnp.cos(4 * math.pi * t)
-    )
+    return _window(length, periodic, lambda t: 0.42 - 0.5 * jnp.cos(2 * math.pi * t) + 0.08 * jnp.cos(4 * math.pi * t))
 
 
 @lowers("aten::kaiser_window", "aten::kaiser_window.periodic", "aten::kaiser_window.beta")

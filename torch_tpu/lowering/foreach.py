@@ -68,18 +68,13 @@ lowers("aten::_foreach_pow.ScalarAndTensor", runtime=("self",))(_each(RULES["ate
 
 
 def _each_with_value(name: str) -> Callable[..., Any]:
-    """addcmul or addcdiv of each item; the factor is one number, a list, or a tensor of them."""
-    fn = RULES[name].fn
-
-    def lowering(xs: Any, a: Any, b: Any, value: Any = 1) -> list[Any]:
-        values = list(value) if getattr(value, "ndim", 0) == 1 else value
-        return _each(lambda x, a, b, v: fn(x, a, b, value=v))(xs, a, b, values)
-
-    return lowering
+    """addcmul or addcdiv of each item, with one factor or a list of them."""
+    each = _each(lambda x, a, b, v: RULES[name].fn(x, a, b, value=v))
+    return lambda xs, a, b, value=1: each(xs, a, b, value)
 
 
 for _name in ("addcmul", "addcdiv"):
-    _forms = [f"aten::_foreach_{_name}.{form}" for form in ("Scalar", "ScalarList", "Tensor")]
+    _forms = [f"aten::_foreach_{_name}.{form}" for form in ("Scalar", "ScalarList")]
     lowers(*_forms, runtime=("value", "scalars"))(_each_with_value(f"aten::{_name}"))
 
 

@@ -154,9 +154,7 @@ def multi_margin_loss(x: Any, target: Any, p: Any, margin: Any, weight: Any, red
 
 
 @lowers("aten::multi_margin_loss_backward")
-def multi_margin_loss_backward(
-    grad: Any, x: Any, target: Any, p: Any, margin: Any, weight: Any, reduction: int
-) -> Any:
+def multi_margin_loss_backward(grad: Any, x: Any, target: Any, p: Any, margin: Any, weight: Any, reduction: int) -> Any:
     shape = x.shape
     grad, x, weight = compute(grad, x, weight)
     z, scale, one_hot = _margins(x, target, margin, weight)
@@ -208,5 +206,3 @@ def _label_margins(x: Any, target: Any) -> tuple[Any, Any]:
     is_target = jnp.any(hit, 1)
     z = 1 - jnp.take_along_axis(x, jnp.maximum(target, 0), 1)[:, :, None] + x[:, None, :]
     return jnp.where(listed[:, :, None] & ~is_target[:, None, :], z, 0), is_target
-
-

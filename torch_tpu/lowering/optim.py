@@ -120,9 +120,7 @@ def amp_unscale(grads: Any, found_inf: Any, inv_scale: Any) -> Any:
 
 
 @lowers("aten::_amp_update_scale", runtime=("scale_growth_factor", "scale_backoff_factor", "growth_interval"))
-def amp_update_scale(
-    scale: Any, tracker: Any, found_inf: Any, growth: Any, backoff: Any, interval: Any
-) -> Any:
+def amp_update_scale(scale: Any, tracker: Any, found_inf: Any, growth: Any, backoff: Any, interval: Any) -> Any:
     bad = found_inf.reshape(scale.shape) != 0
     larger = scale * jnp.asarray(growth).astype(scale.dtype)
     due = tracker + 1 == jnp.asarray(interval).astype(tracker.dtype)

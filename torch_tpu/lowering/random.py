@@ -413,9 +413,7 @@ def _search_up(unit: Any, mean: Any, n: Any = None, q: Any = None) -> Any:
     return k if n is None else jnp.minimum(k, n)
 
 
-def _reject(
-    d: Draw, b: Any, a: Any, centre: Any, highest: Any, squeeze: Any, scale: Any, log_density: Any
-) -> Any:
+def _reject(d: Draw, b: Any, a: Any, centre: Any, highest: Any, squeeze: Any, scale: Any, log_density: Any) -> Any:
     """Hormann, The transformed rejection method for generating Poisson and binomial random variables, 1993."""
 
     def step(state: Any) -> Any:
