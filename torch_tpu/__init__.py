@@ -1,0 +1,31 @@
+"""TorchTPU: PyTorch on TPUs, as the device "tpu". Loaded by `import torch` through the entry point `torch.backends`."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from . import _C, device, runtime
+
+__version__ = "0.1.0"
+__all__ = ["__version__"]
+
+
+def _register() -> None:
+    """Make the device known to PyTorch. Starts nothing: the PJRT client is made at first use."""
+    torch.utils.rename_privateuse1_backend("tpu")
+    torch._register_device_module("tpu", device)
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    _C.set_device_count(runtime.device_count())
+    _C.set_memory_limit(runtime.total_memory())
+    _C.set_cpu_fallback(os.environ.get("TORCH_TPU_FALLBACK", "") == "cpu")
+    _C.set_debug_mode(os.environ.get("TORCH_TPU_MODE", "strict") == "debug")
+    torch.backends.tpu = device.Backend()
+
+
+def _autoload() -> None:
+    """The entry point: importing the package is what registers the device."""
+
+
+_register()

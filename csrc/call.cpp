@@ -1,0 +1,326 @@
+#include "call.h"
+
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/_to_copy.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <mutex>
+#include <unordered_map>
+
+#include "device.h"
+#include "modes.h"
+
+namespace torch_tpu {
+
+namespace {
+
+// Tags keep the parts of a key apart.
+enum Tag : int64_t { kNone = 1, kTensor, kPadded, kHostNumber, kHostScalar, kList, kInt, kFloat, kComplex, kBool, kText, kUndefined, kRuntime };
+
+OpInfo describe(const c10::OperatorHandle& handle) {
+  const auto& schema = handle.schema();
+  std::string name = schema.name() + (schema.overload_name().empty() ? "" : "." + schema.overload_name());
+  OpInfo info{handle, name, {}, {}, -1, false, false};
+  pybind11::gil_scoped_acquire gil;
+  auto told = pybind11::module_::import("torch_tpu.eager").attr("op_info")(name);
+  auto runtime = told.attr("runtime").cast<std::vector<std::string>>();
+  info.rows = told.attr("rows").cast<bool>();
+  info.host_indices = told.attr("host_indices").cast<bool>();
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto& argument = schema.arguments()[i];
+    info.runtime.push_back(std::find(runtime.begin(), runtime.end(), argument.name()) != runtime.end());
+    info.written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
+    if (argument.name() == "generator") {
+      info.generator = static_cast<int64_t>(i);
+    }
+  }
+  return info;
+}
+
+bool is_wide(c10::ScalarType dtype) {
+  return dtype == c10::ScalarType::Double || dtype == c10::ScalarType::ComplexDouble;
+}
+
+struct Reader {
+  const OpInfo& op;
+  bool with_rows;
+  Call& call;
+  int64_t bucket = -1;
+
+  void put(int64_t word) {
+    call.key.push_back(word);
+  }
+  void put(c10::IntArrayRef words) {
+    call.key.push_back(static_cast<int64_t>(words.size()));
+    call.key.append(words.begin(), words.end());
+  }
+
+  void put_scalar(const c10::Scalar& value, bool is_number, c10::ScalarType dtype) {
+    RuntimeScalar scalar{dtype, {0, 0}, is_number};
+    auto store = [&](auto typed) { std::memcpy(scalar.bits, &typed, sizeof(typed)); };
+    switch (dtype) {
+      case c10::ScalarType::Bool:
+        store(value.toBool());
+        break;
+      case c10::ScalarType::Byte:
+        store(value.toByte());
+        break;
+      case c10::ScalarType::Char:
+        store(value.toChar());
+        break;
+      case c10::ScalarType::Short:
+        store(value.toShort());
+        break;
+      case c10::ScalarType::Int:
+        store(value.toInt());
+        break;
+      case c10::ScalarType::Long:
+        store(value.toLong());
+        break;
+      case c10::ScalarType::Half:
+        store(value.toHalf());
+        break;
+      case c10::ScalarType::BFloat16:
+        store(value.toBFloat16());
+        break;
+      case c10::ScalarType::Float:
+        store(value.toFloat());
+        break;
+      case c10::ScalarType::Double:
+        store(value.toDouble());
+        break;
+      case c10::ScalarType::ComplexFloat:
+        store(value.toComplexFloat());
+        break;
+      case c10::ScalarType::ComplexDouble:
+        store(value.toComplexDouble());
+        break;
+      default:
+        TORCH_CHECK_NOT_IMPLEMENTED(false, op.name, ": a 0-d CPU tensor of dtype ", c10::toString(dtype),
+                                    " cannot be mixed with tpu tensors; move it with .to('tpu')");
+    }
+    put(is_number ? kHostNumber : kHostScalar);
+    put(static_cast<int64_t>(dtype));
+    call.scalars.push_back(scalar);
+  }
+
+  void put_number(const c10::Scalar& value) {
+    c10::ScalarType dtype = c10::ScalarType::Long;
+    if (value.isBoolean()) {
+      dtype = c10::ScalarType::Bool;
+    } else if (value.isFloatingPoint()) {
+      dtype = call.wide ? c10::ScalarType::Double : c10::ScalarType::Float;
+    } else if (value.isComplex()) {
+      dtype = call.wide ? c10::ScalarType::ComplexDouble : c10::ScalarType::ComplexFloat;
+    }
+    put_scalar(value, true, dtype);
+  }
+
+  void put_static(const c10::Scalar& value) {
+    if (value.isComplex()) {
+      auto c = value.toComplexDouble();
+      put(kComplex);
+      put_bits(c.real());
+      put_bits(c.imag());
+    } else if (value.isFloatingPoint()) {
+      put(kFloat);
+      put_bits(value.toDouble());
+    } else {
+      put(value.isBoolean() ? kBool : kInt);
+      put(value.toLong());
+    }
+  }
+
+  void put_bits(double value) {
+    int64_t bits;
+    std::memcpy(&bits, &value, 8);
+    put(bits);
+  }
+
+  // A CPU operand: 0-d ones are numbers, index tensors are moved, the rest is a mix of devices.
+  void put_host(const at::Tensor& tensor) {
+    if (tensor.dim() == 0) {
+      bool is_number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
+      if (is_number) {
+        put_number(tensor.item());
+      } else {
+        put_scalar(tensor.item(), false, tensor.scalar_type());
+      }
+      return;
+    }
+    if (op.host_indices && (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true))) {
+      TORCH_INTERNAL_ASSERT(false, "CPU indices are moved before the call is read");
+    }
+    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, tpu:", call.device,
+                " and ", tensor.device(), " (when calling ", op.name, "). Move the tensor with .to('tpu')");
+  }
+
+  void put_tensor(const at::Tensor& tensor) {
+    if (!tensor.defined()) {
+      put(kUndefined);
+      return;
+    }
+    if (tensor.device().type() != c10::DeviceType::PrivateUse1) {
+      TORCH_CHECK(tensor.device().is_cpu() || tensor.is_meta(), op.name, ": expected tensors on tpu, found one on ", tensor.device());
+      put_host(tensor);
+      return;
+    }
+    TORCH_CHECK(tensor.device().index() == call.device,
+                "Expected all tensors to be on the same device, but found at least two devices, tpu:", call.device, " and ",
+                tensor.device(), " (when calling ", op.name, ")");
+    Block& block = block_of(tensor);
+    block.check();
+    int64_t storage = 0, count = static_cast<int64_t>(call.blocks.size());
+    while (storage < count && call.blocks[storage] != &block) {
+      ++storage;
+    }
+    if (storage == count) {
+      call.blocks.push_back(&block);
+    }
+    View view;
+    bool padded = with_rows && (call.rows < 0 || (call.rows == block.rows && bucket == block.dims[0])) &&
+                  padded_view_of(tensor, block, view);
+    if (padded) {
+      call.rows = block.rows;
+      bucket = block.dims[0];
+      put(kPadded);
+      put(bucket);
+      put(tensor.sizes().slice(1));
+      put(tensor.strides().slice(1));
+    } else {
+      view = view_of(tensor, block);
+      put(kTensor);
+      put(tensor.sizes());
+      if (view.kind != ViewKind::kEmpty) {
+        put(tensor.strides());
+      }
+    }
+    put(static_cast<int64_t>(tensor.scalar_type()) | static_cast<int64_t>(view.kind) << 8 |
+        static_cast<int64_t>(block.dtype) << 16 | static_cast<int64_t>(block.buffer != nullptr) << 24 |
+        static_cast<int64_t>(tensor.is_conj()) << 25 | static_cast<int64_t>(tensor.is_neg()) << 26 | storage << 32);
+    put(block.dims);
+    if (view.kind == ViewKind::kSlice) {
+      put(view.radix);
+      put(view.extent);
+    }
+    call.tensors.push_back(tensor);
+    call.views.push_back(std::move(view));
+    call.storage_of.push_back(storage);
+    call.padded.push_back(padded);
+  }
+
+  void put_value(const c10::IValue& value, bool runtime) {
+    if (value.isTensor()) {
+      put_tensor(value.toTensor());
+    } else if (value.isNone()) {
+      put(kNone);
+    } else if (value.isInt() || value.isDouble() || value.isBool() || value.isComplexDouble()) {
+      if (runtime) {
+        put_number(value.toScalar());
+      } else {
+        put_static(value.toScalar());
+      }
+    } else if (value.isTensorList() || value.isOptionalTensorList() || value.isList()) {
+      put(kList);
+      auto list = value.toListRef();
+      put(static_cast<int64_t>(list.size()));
+      for (const c10::IValue& item : list) {
+        put_value(item, runtime);
+      }
+    } else if (value.isString()) {
+      put(kText);
+      const std::string& text = value.toStringRef();
+      put(static_cast<int64_t>(text.size()));
+      for (char c : text) {
+        put(c);
+      }
+    } else if (value.isDevice() || value.isGenerator()) {
+      put(kNone);
+    } else {
+      TORCH_CHECK_NOT_IMPLEMENTED(false, op.name, ": an argument of type ", value.tagKind(),
+                                  " is not supported on device 'tpu'");
+    }
+  }
+};
+
+void scan_value(const c10::IValue& value, Call& call, bool* any) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    if (tensor.defined() && tensor.device().type() == c10::DeviceType::PrivateUse1) {
+      if (!*any) {
+        call.device = tensor.device().index();
+        call.wide = false;
+        *any = true;
+      }
+      call.wide = call.wide || is_wide(tensor.scalar_type());
+    }
+  } else if (value.isTensorList() || value.isOptionalTensorList() || value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) {
+      if (!item.isTensor() && !item.isNone()) {
+        break;
+      }
+      scan_value(item, call, any);
+    }
+  } else if (value.isDevice() && call.device < 0 && value.toDevice().has_index()) {
+    call.device = value.toDevice().index();
+  }
+}
+
+}  // namespace
+
+const OpInfo& op_info(const c10::OperatorHandle& handle) {
+  thread_local std::unordered_map<const void*, const OpInfo*> seen;
+  const void* id = &handle.schema();
+  auto found = seen.find(id);
+  if (C10_LIKELY(found != seen.end())) {
+    return *found->second;
+  }
+  // Described without the lock: it takes the GIL. Two threads may both do it; the first one's stays.
+  static auto* all = new std::unordered_map<std::string, std::unique_ptr<OpInfo>>;
+  static std::mutex mutex;
+  auto fresh = std::make_unique<OpInfo>(describe(handle));
+  std::lock_guard<std::mutex> lock(mutex);
+  auto& kept = (*all)[fresh->name];
+  if (kept == nullptr) {
+    kept = std::move(fresh);
+  }
+  seen[id] = kept.get();
+  return *kept;
+}
+
+Dims Call::starts() const {
+  Dims all;
+  for (const View& view : views) {
+    all.append(view.start.begin(), view.start.end());
+  }
+  if (rows >= 0) {
+    all.push_back(rows);
+  }
+  return all;
+}
+
+void scan(const OpInfo& op, const torch::jit::Stack& stack, Call& call) {
+  bool any = false;
+  for (const c10::IValue& value : torch::jit::last(stack, op.written.size())) {
+    scan_value(value, call, &any);
+  }
+  if (call.device < 0) {
+    call.device = current_device();
+  }
+}
+
+void read(const OpInfo& op, const torch::jit::Stack& stack, bool with_rows, Call& call) {
+  call.op = &op;
+  size_t count = op.written.size();
+  auto arguments = torch::jit::last(stack, count);
+  Reader reader{op, with_rows, call};
+  reader.put(reinterpret_cast<int64_t>(&op));
+  reader.put(modes_key());
+  reader.put(call.wide);
+  for (size_t i = 0; i < count; ++i) {
+    reader.put_value(arguments[i], op.runtime[i]);
+  }
+}
+
+}  // namespace torch_tpu

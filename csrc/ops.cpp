@@ -1,0 +1,380 @@
+#include "ops.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/InferSize.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_local_scalar_dense_native.h>
+#include <ATen/ops/_native_batch_norm_legit.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <mutex>
+
+#include "device.h"
+#include "dispatch.h"
+#include "storage.h"
+#include "views.h"
+
+namespace torch_tpu {
+
+namespace {
+
+constexpr int64_t kSmallBuffer = 1 << 16;  // bytes below which a whole buffer is fetched to read a part of it
+
+bool on_tpu(const at::Tensor& tensor) {
+  return tensor.device().type() == c10::DeviceType::PrivateUse1;
+}
+
+int device_index(std::optional<c10::Device> device) {
+  return device.has_value() && device->has_index() ? device->index() : current_device();
+}
+
+at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout> layout, std::optional<at::Device> device, std::optional<bool>) {
+  TORCH_CHECK_NOT_IMPLEMENTED(layout.value_or(at::kStrided) == at::kStrided, "sparse and other layouts (", *layout,
+                              ") are not supported on device 'tpu': use dense tensors (to_dense(), sparse=False)");
+  TORCH_CHECK(sizes.size() == strides.size(), "mismatch in length of strides and shape");
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    TORCH_CHECK(sizes[i] >= 0, "Trying to create tensor with negative dimension ", sizes[i], ": ", sizes);
+    TORCH_CHECK(strides[i] >= 0, "Trying to create tensor with negative stride ", strides[i]);
+  }
+  return make_tensor(sizes, strides, dtype.value_or(c10::get_default_dtype_as_scalartype()), device_index(device));
+}
+
+at::Tensor empty(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                 std::optional<at::Device> device, std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
+  TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
+  Dims strides(sizes.size(), 1);
+  auto wanted = format.value_or(at::MemoryFormat::Contiguous);
+  if (wanted == at::MemoryFormat::ChannelsLast) {
+    TORCH_CHECK(sizes.size() == 4, "required rank 4 tensor to use channels_last format");
+    auto s = c10::get_channels_last_strides_2d(sizes);
+    strides.assign(s.begin(), s.end());
+  } else if (wanted == at::MemoryFormat::ChannelsLast3d) {
+    TORCH_CHECK(sizes.size() == 5, "required rank 5 tensor to use channels_last_3d format");
+    auto s = c10::get_channels_last_strides_3d(sizes);
+    strides.assign(s.begin(), s.end());
+  } else {
+    for (size_t i = sizes.size(); i-- > 1;) {
+      strides[i - 1] = strides[i] * std::max<int64_t>(sizes[i], 1);
+    }
+  }
+  return empty_strided(sizes, strides, dtype, layout, device, pinned);
+}
+
+// The dimensions of a dense tensor in the order of its storage.
+Dims storage_order(const at::Tensor& tensor) {
+  Dims order;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+  return order;
+}
+
+bool is_whole(const at::Tensor& tensor) {
+  return tensor.numel() > 0 && tensor.storage_offset() == 0 && tensor.is_non_overlapping_and_dense() &&
+         static_cast<size_t>(tensor.numel()) * tensor.itemsize() == tensor.storage().nbytes();
+}
+
+void call_copy(const at::Tensor& self, const at::Tensor& src, bool non_blocking) {
+  static const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
+  torch::jit::Stack stack{self, src, non_blocking};
+  run_op(handle, &stack);
+}
+
+void host_to_device(const at::Tensor& self, const at::Tensor& src) {
+  at::Tensor values = src.detach().to(self.scalar_type()).resolve_conj().resolve_neg().expand(self.sizes());
+  bool whole = is_whole(self) && !self.is_conj() && !self.is_neg();
+  at::Tensor target = whole ? self : make_tensor(self.sizes(), values.contiguous().strides(), self.scalar_type(), self.device().index());
+  Dims order = storage_order(target);
+  values = values.permute(order).contiguous();
+  pjrt::BufferPtr buffer = pjrt::upload(values.const_data_ptr(), values.scalar_type(), values.sizes(), self.device().index());
+  {
+    std::lock_guard<std::mutex> lock(launch_lock(self.device().index()));
+    Block& block = block_of(target);
+    block.set(std::move(buffer), values.sizes(), values.scalar_type());
+    block.failure.clear();
+    block.rows = -1;
+  }
+  if (!whole) {
+    call_copy(self, target, false);
+  }
+}
+
+// Raw storages (uint8 tensors over memory of another type, as deepcopy and torch.load make them) keep the type.
+bool copy_raw(const at::Tensor& self, const at::Tensor& src) {
+  if (self.scalar_type() != at::kByte || src.scalar_type() != at::kByte || !is_whole(self) || !is_whole(src) ||
+      self.sizes() != src.sizes()) {
+    return false;
+  }
+  pjrt::BufferPtr buffer;
+  Dims dims;
+  c10::ScalarType dtype;
+  {
+    std::lock_guard<std::mutex> lock(launch_lock(src.device().index()));
+    const Block& block = block_of(src);
+    block.check();
+    buffer = block.buffer;
+    dims = block.dims;
+    dtype = block.dtype;
+  }
+  size_t nbytes = c10::multiply_integers(dims) * c10::elementSize(dtype);
+  if (buffer == nullptr || dtype == at::kByte || nbytes != self.storage().nbytes()) {
+    return false;
+  }
+  std::string bytes(nbytes, '\0');
+  buffer->to_host(bytes.data(), nbytes);
+  pjrt::BufferPtr copy = pjrt::upload(bytes.data(), dtype, dims, self.device().index());
+  std::lock_guard<std::mutex> lock(launch_lock(self.device().index()));
+  block_of(self).set(std::move(copy), dims, dtype);
+  return true;
+}
+
+// A typed view of raw bytes (torch.load, deepcopy): from now on the memory is of that type.
+void retype(const at::Tensor& tensor) {
+  Block& block = block_of(tensor);
+  size_t nbytes = tensor.storage().nbytes(), item = tensor.itemsize();
+  if (block.dtype != at::kByte || tensor.scalar_type() == at::kByte || nbytes == 0 || nbytes % item != 0) {
+    return;
+  }
+  int64_t count = static_cast<int64_t>(nbytes / item);
+  if (block.buffer == nullptr) {
+    block.dtype = tensor.scalar_type();
+    return;
+  }
+  std::string bytes(block.elements(), '\0');
+  block.buffer->to_host(bytes.data(), bytes.size());
+  pjrt::BufferPtr typed = pjrt::upload(bytes.data(), tensor.scalar_type(), {count}, block.device);
+  std::lock_guard<std::mutex> lock(launch_lock(block.device));
+  block.set(std::move(typed), {count}, tensor.scalar_type());
+}
+
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
+  if (self.is_same(src) || self.numel() == 0) {
+    TORCH_CHECK(at::is_expandable_to(src.sizes(), self.sizes()), "The size of tensor a ", self.sizes(),
+                " must match the size of tensor b ", src.sizes());
+    return self;
+  }
+  if (on_tpu(self) && on_tpu(src)) {
+    if (self.device() != src.device()) {
+      at::Tensor dense = src.contiguous().resolve_conj().resolve_neg();
+      at::Tensor there = make_tensor(dense.sizes(), dense.strides(), dense.scalar_type(), self.device().index());
+      pjrt::BufferPtr buffer;
+      Dims dims;
+      c10::ScalarType dtype;
+      {
+        std::lock_guard<std::mutex> lock(launch_lock(src.device().index()));
+        if (block_of(dense).buffer == nullptr || !is_whole(dense) || block_of(dense).rows >= 0) {
+          dense = at::Tensor();
+        } else {
+          buffer = block_of(dense).buffer;
+          dims = block_of(dense).dims;
+          dtype = block_of(dense).dtype;
+        }
+      }
+      if (!dense.defined()) {
+        host_to_device(self, to_host(src));
+        return self;
+      }
+      {
+        std::lock_guard<std::mutex> lock(launch_lock(self.device().index()));
+        block_of(there).set(pjrt::copy_to_device(*buffer, self.device().index()), dims, dtype);
+      }
+      call_copy(self, there, non_blocking);
+    } else if (!copy_raw(self, src)) {
+      call_copy(self, src, non_blocking);
+    }
+  } else if (on_tpu(self)) {
+    TORCH_CHECK(src.device().is_cpu(), "cannot copy from ", src.device(), " to ", self.device());
+    host_to_device(self, src);
+  } else {
+    TORCH_CHECK(self.device().is_cpu(), "cannot copy from ", src.device(), " to ", self.device());
+    at::Tensor values = src;
+    if (values.scalar_type() != self.scalar_type() && c10::elementSize(self.scalar_type()) < values.itemsize()) {
+      values = values.to(self.scalar_type());  // the smaller type crosses
+    }
+    self.copy_(to_host(values));
+  }
+  return self;
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
+  at::Tensor target = dst;
+  return copy_(target, self, non_blocking);
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
+  at::Tensor target = dst;
+  if (target.sizes() != self.sizes()) {
+    target.resize_(self.sizes());
+  }
+  return copy_(target, self, false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  return at::native::_local_scalar_dense_cpu(to_host(self));
+}
+
+const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
+  at::Tensor shape = at::empty(sizes, self.options().device(at::kMeta).memory_format(format.value_or(at::MemoryFormat::Contiguous)));
+  auto* impl = self.unsafeGetTensorImpl();
+  size_t nbytes = (shape.numel() == 0 ? 0 : self.storage_offset() + shape.numel()) * self.itemsize();
+  auto* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  if (nbytes > storage->nbytes()) {
+    resize_storage(*storage, nbytes);
+  }
+  if (self.sizes() != sizes || format.has_value()) {
+    impl->set_sizes_and_strides(sizes, shape.strides());
+  }
+  return self;
+}
+
+at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  TORCH_CHECK(source.device_type() == c10::DeviceType::PrivateUse1, "Attempted to set the storage of a tensor on device \"",
+              self.device(), "\" to a storage on different device \"", source.device(),
+              "\".  This is no longer allowed; the devices must match.");
+  auto* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(std::move(source));
+  impl->set_storage_offset(offset);
+  Dims dense(sizes.size(), 1);
+  for (size_t i = sizes.size(); i-- > 1;) {
+    dense[i - 1] = dense[i] * std::max<int64_t>(sizes[i], 1);
+  }
+  impl->set_sizes_and_strides(sizes, strides.size() == sizes.size() ? strides : c10::IntArrayRef(dense));
+  if (self.numel() > 0) {
+    int64_t last = offset;
+    for (int64_t i = 0; i < self.dim(); ++i) {
+      last += (self.size(i) - 1) * self.stride(i);
+    }
+    size_t needed = (last + 1) * self.itemsize();
+    if (needed > self.storage().nbytes()) {
+      resize_storage(*impl->unsafe_storage().unsafeGetStorageImpl(), needed);
+    }
+  }
+  retype(self);
+  return self;
+}
+
+at::Tensor& set_source_storage(at::Tensor& self, at::Storage source) {
+  int64_t count = static_cast<int64_t>(source.nbytes() / self.itemsize());
+  return set_storage(self, std::move(source), 0, {count}, {});
+}
+
+at::Tensor& set_source_tensor(at::Tensor& self, const at::Tensor& source) {
+  if (self.unsafeGetTensorImpl() != source.unsafeGetTensorImpl()) {
+    return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+  }
+  return self;
+}
+
+at::Tensor& set_(at::Tensor& self) {
+  return set_storage(self, make_tensor({0}, {1}, self.scalar_type(), self.device().index()).storage(), 0, {0}, {});
+}
+
+at::Tensor view(const at::Tensor& self, c10::IntArrayRef size) {
+  return at::native::view(self, size);
+}
+
+// Parameters keep their identity when they move between host and device (weights stay tied).
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  auto family = [](const at::Tensor& t) {
+    return on_tpu(t) || (t.device().is_cpu() && t.layout() == at::kStrided);
+  };
+  return (family(self) && family(from)) || self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
+}
+
+// The schema hides that running statistics are written; the legit form says so.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
+    const std::optional<at::Tensor>& mean, const std::optional<at::Tensor>& var, bool training, double momentum, double eps) {
+  if (mean.has_value() && mean->defined() && var.has_value() && var->defined()) {
+    at::Tensor m = *mean, v = *var;
+    return at::_native_batch_norm_legit(input, weight, bias, m, v, training, momentum, eps);
+  }
+  return at::_native_batch_norm_legit(input, weight, bias, training, momentum, eps);
+}
+
+void record_stream(at::Tensor&, c10::Stream) {}
+
+}  // namespace
+
+at::Tensor to_host(const at::Tensor& tensor) {
+  at::Tensor source = tensor.detach();
+  if (source.numel() == 0) {
+    return at::empty_strided(source.sizes(), source.strides(), source.options().device(at::kCPU));
+  }
+  int device = source.device().index();
+  auto snapshot = [&] {
+    std::lock_guard<std::mutex> lock(launch_lock(device));
+    const Block& block = block_of(source);
+    block.check();
+    return std::make_tuple(block.buffer, block.elements() * static_cast<int64_t>(c10::elementSize(block.dtype)));
+  };
+  auto [buffer, bytes] = snapshot();
+  int64_t wanted = source.numel() * static_cast<int64_t>(source.itemsize());
+  if (buffer != nullptr && bytes > kSmallBuffer && bytes > 2 * wanted) {
+    source = source.clone(at::MemoryFormat::Contiguous);
+    std::tie(buffer, bytes) = snapshot();
+  }
+  int64_t item = static_cast<int64_t>(source.itemsize());
+  int64_t span = static_cast<int64_t>(source.storage().nbytes());
+  int64_t elements = (std::max(bytes, span) + item - 1) / item;
+  at::Tensor flat = at::empty({elements}, source.options().device(at::kCPU));
+  if (buffer == nullptr) {
+    flat.zero_();
+  } else {
+    buffer->to_host(flat.mutable_data_ptr(), bytes);
+  }
+  at::Tensor values = flat.as_strided(source.sizes(), source.strides(), source.storage_offset());
+  if (source.is_conj()) {
+    values = values.conj();
+  }
+  if (source.is_neg()) {
+    values = values.neg();
+  }
+  return values.resolve_conj();
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", empty);
+  m.impl("empty_strided", empty_strided);
+  m.impl("as_strided", at::native::as_strided_tensorimpl);
+  m.impl("view", view);
+  m.impl("_reshape_alias", at::native::_reshape_alias);
+  m.impl("unfold", at::native::unfold);
+  m.impl("view_as_real", at::native::view_as_real);
+  m.impl("view_as_complex", at::native::view_as_complex);
+  m.impl("copy_", copy_);
+  m.impl("_copy_from", copy_from);
+  m.impl("_copy_from_and_resize", copy_from_and_resize);
+  m.impl("_local_scalar_dense", local_scalar_dense);
+  m.impl("resize_", resize_);
+  m.impl("set_", set_);
+  m.impl("set_.source_Storage", set_source_storage);
+  m.impl("set_.source_Storage_storage_offset", set_storage);
+  m.impl("set_.source_Tensor", set_source_tensor);
+  m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
+  m.impl("native_batch_norm", native_batch_norm);
+  m.impl("record_stream", record_stream);
+}
+
+// Copies resolve these bits themselves; the default would copy first, and recurse.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+}
+
+}  // namespace torch_tpu

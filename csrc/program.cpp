@@ -1,0 +1,336 @@
+#include "program.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/List.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <sstream>
+#include <unordered_map>
+
+#include "call.h"
+#include "device.h"
+#include "modes.h"
+
+namespace torch_tpu {
+
+namespace {
+
+constexpr int64_t kSmallestBucket = 16;
+
+std::atomic<int64_t> g_launches{0}, g_memory_hits{0}, g_disk_hits{0}, g_compiles{0}, g_uploads{0};
+std::atomic<double> g_compile_seconds{0};
+
+// The last launch of a thread that benchmarks; donated arguments are replaced by the outputs that took their memory.
+struct LastLaunch {
+  bool remember = false;
+  std::shared_ptr<pjrt::Executable> executable;
+  std::vector<pjrt::BufferPtr> arguments;
+  std::vector<std::pair<size_t, size_t>> donated;  // argument, output
+  int device = 0;
+};
+thread_local LastLaunch t_last;
+
+void remember(const Program& program, const Call& call, std::vector<pjrt::BufferPtr> arguments, const Outputs& outputs) {
+  t_last.executable = program.executable;
+  t_last.device = call.device;
+  t_last.donated.clear();
+  for (const Write& write : program.writes) {
+    for (size_t i = 0; program.donates && i < program.inputs.size(); ++i) {
+      if (program.inputs[i].kind == Input::kStorage && program.inputs[i].index == write.storage) {
+        t_last.donated.emplace_back(i, write.output);
+        arguments[i] = outputs[write.output];
+      }
+    }
+  }
+  t_last.arguments = std::move(arguments);
+}
+
+// Device copies of scalars and starts, by device, type and value: uploading one takes longer than finding it again.
+// Used under the launch lock of the device only.
+class Constants {
+ public:
+  const pjrt::BufferPtr& get(c10::ScalarType dtype, c10::IntArrayRef words, c10::IntArrayRef dims, int device) {
+    if (table_.size() >= kCapacity) {
+      table_.clear();
+    }
+    key_.assign(1, static_cast<int64_t>(dtype));
+    key_.append(words.begin(), words.end());
+    auto found = table_.find(key_);
+    if (found == table_.end()) {
+      g_uploads.fetch_add(1, std::memory_order_relaxed);
+      found = table_.emplace(key_, pjrt::upload(words.data(), dtype, dims, device)).first;
+    }
+    return found->second;
+  }
+
+ private:
+  static constexpr size_t kCapacity = 8192;
+  using Key = c10::SmallVector<int64_t, 4>;
+  struct Hash {
+    size_t operator()(const Key& key) const {
+      uint64_t hash = key.size();
+      for (int64_t word : key) {
+        hash = (hash ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15ull;
+        hash ^= hash >> 29;
+      }
+      return hash;
+    }
+  };
+  Key key_;
+  std::unordered_map<Key, pjrt::BufferPtr, Hash> table_;
+};
+
+Constants& constants(int device) {
+  static auto* all = new std::array<Constants, kMaxDevices>;
+  return (*all)[device];
+}
+
+struct Wrapper {
+  const Call& call;
+  const std::vector<at::Tensor>& fresh;
+
+  c10::IValue operator()(const Return& r) const {
+    switch (r.kind) {
+      case Return::kArgument:
+        return call.tensors[r.index];
+      case Return::kNew:
+        return fresh[r.index];
+      case Return::kNone:
+        return at::Tensor();
+      case Return::kList: {
+        c10::List<at::Tensor> list;
+        list.reserve(r.items.size());
+        for (const Return& item : r.items) {
+          list.push_back((*this)(item).toTensor());
+        }
+        return list;
+      }
+    }
+    return {};
+  }
+};
+
+Dims with_rows(const Dims& sizes, int64_t rows) {
+  Dims exact(sizes);
+  for (int64_t& size : exact) {
+    size = size == kRows ? rows : size;
+  }
+  return exact;
+}
+
+// A tensor of `count` rows over a buffer of more: the buffer is cut to a power of two of rows, so that what follows
+// compiles once for each power of two and not for each count.
+at::Tensor cut_rows(const NewTensor& spec, const pjrt::BufferPtr& buffer, int64_t count, int device) {
+  Dims sizes(spec.sizes);
+  at::Tensor all = make_tensor(sizes, spec.strides, spec.dtype, device);
+  if (all.numel() > 0) {
+    block_of(all).set(buffer, spec.dims, spec.dtype);
+  }
+  int64_t bucket = kSmallestBucket;
+  while (bucket < count) {
+    bucket *= 2;
+  }
+  if (bucket < sizes[0]) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    all = all.narrow(0, 0, bucket).clone();
+  }
+  sizes[0] = count;
+  all.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, spec.strides);
+  if (all.storage().nbytes() > 0 && !block_of(all).dims.empty()) {
+    block_of(all).rows = count;
+  }
+  return all;
+}
+
+std::string shapes(const Call& call) {
+  std::ostringstream text;
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    text << (i ? ", " : "") << call.tensors[i].toString() << call.tensors[i].sizes();
+  }
+  return text.str();
+}
+
+}  // namespace
+
+Outputs launch(const Program& program, const Call& call, const torch::jit::Stack& stack) {
+  int device = call.device;
+  for (const Resize& resize : program.resizes) {
+    at::Tensor tensor = call.tensors[resize.tensor];
+    size_t bytes = tensor.itemsize();
+    for (size_t i = 0; i < resize.sizes.size(); ++i) {
+      bytes = resize.sizes[i] == 0 ? 0 : bytes + (resize.sizes[i] - 1) * resize.strides[i] * tensor.itemsize();
+      if (bytes == 0) {
+        break;
+      }
+    }
+    auto* storage = tensor.storage().unsafeGetStorageImpl();
+    if (storage->nbytes() < bytes) {
+      storage->set_data_ptr_noswap(allocate_block(bytes, device));  // a resized output keeps nothing
+      storage->set_nbytes(bytes);
+    }
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(resize.sizes, resize.strides);
+  }
+
+  c10::SmallVector<PJRT_Buffer*, 8> outputs;
+  Outputs owned;
+  if (program.executable != nullptr) {
+    check_memory(program.output_bytes + program.executable->temp_bytes(), device, "running " + program.name);
+    c10::SmallVector<pjrt::BufferPtr, 16> kept;
+    for (const Input& input : program.inputs) {
+      switch (input.kind) {
+        case Input::kStorage:
+          kept.push_back(call.blocks[input.index]->buffer);
+          break;
+        case Input::kStarts: {
+          Dims starts = call.starts();
+          int64_t count = static_cast<int64_t>(starts.size());
+          kept.push_back(constants(device).get(c10::ScalarType::Long, starts, {count}, device));
+          break;
+        }
+        case Input::kScalar: {
+          const RuntimeScalar& scalar = call.scalars[input.index];
+          int64_t words[2];
+          std::memcpy(words, scalar.bits, sizeof(words));
+          kept.push_back(constants(device).get(scalar.dtype, words, {}, device));
+          break;
+        }
+        case Input::kRandom: {
+          const auto& given = call.op->generator < 0 ? c10::IValue() : torch::jit::peek(stack, call.op->generator, call.op->written.size());
+          GeneratorState state = reserve(given.isGenerator() ? given.toGenerator() : default_generator(device),
+                                         program.random_numbers);
+          uint32_t words[4] = {static_cast<uint32_t>(state.seed), static_cast<uint32_t>(state.seed >> 32),
+                               static_cast<uint32_t>(state.offset), static_cast<uint32_t>(state.offset >> 32)};
+          kept.push_back(pjrt::upload(words, c10::ScalarType::UInt32, {4}, device));
+          break;
+        }
+      }
+    }
+    c10::SmallVector<PJRT_Buffer*, 16> arguments;
+    for (const pjrt::BufferPtr& buffer : kept) {
+      arguments.push_back(buffer->raw());
+    }
+    outputs.resize(program.executable->num_outputs());
+    if (program.donates) {
+      // XLA copies instead of donating a buffer whose address somebody holds; the holder keeps the old value.
+      for (const Write& write : program.writes) {
+        TORCH_CHECK(!call.blocks[write.storage]->exported, program.name,
+                    ": an in-place update of a tensor that was exported through DLPack; clone it first");
+      }
+    }
+    PJRT_Error* error = program.executable->execute(arguments.data(), arguments.size(), device, outputs.data());
+    if (error != nullptr) {
+      try {
+        pjrt::check(error, program.name + " on " + shapes(call));
+      } catch (const std::exception& e) {
+        for (const Write& write : program.writes) {
+          if (program.donates) {
+            call.blocks[write.storage]->failure = e.what();
+          }
+        }
+        throw;
+      }
+    }
+    g_launches.fetch_add(1, std::memory_order_relaxed);
+    owned.reserve(outputs.size());
+    for (PJRT_Buffer* output : outputs) {
+      owned.push_back(std::make_shared<pjrt::Buffer>(output));
+    }
+    if (C10_UNLIKELY(t_last.remember)) {
+      remember(program, call, {kept.begin(), kept.end()}, owned);
+    }
+    if (!owned.empty()) {
+      note_launch(device, owned.back());
+    }
+    if (program.executable->temp_bytes() > 0) {
+      note_temporaries(program.executable->temp_bytes() + program.output_bytes, device);
+    }
+  }
+
+  for (const Write& write : program.writes) {
+    Block& block = *call.blocks[write.storage];
+    block.set(owned[write.output], write.dims, write.dtype);
+  }
+  if (debug_mode()) {
+    for (const pjrt::BufferPtr& buffer : owned) {
+      buffer->wait(program.name + " on " + shapes(call));
+    }
+  }
+  return owned;
+}
+
+std::vector<c10::IValue> wrap(const Program& program, const Call& call, const Outputs& outputs) {
+  std::vector<at::Tensor> fresh;
+  fresh.reserve(program.tensors.size());
+  for (const NewTensor& spec : program.tensors) {
+    int64_t rows = spec.sizes.empty() || spec.sizes[0] != kRows ? -1 : call.rows;
+    if (spec.count >= 0) {
+      int32_t count = 0;
+      outputs[spec.count]->to_host(&count, sizeof(count));
+      fresh.push_back(cut_rows(spec, outputs[spec.output], count, call.device));
+      continue;
+    }
+    fresh.push_back(make_tensor(with_rows(spec.sizes, rows), spec.strides, spec.dtype, call.device));
+    if (spec.output >= 0) {
+      Block& block = block_of(fresh.back());
+      block.set(outputs[spec.output], spec.dims, spec.dtype);
+      block.rows = rows;
+    }
+  }
+  Wrapper wrapper{call, fresh};
+  std::vector<c10::IValue> results;
+  results.reserve(program.returns.size());
+  for (const Return& r : program.returns) {
+    results.push_back(wrapper(r));
+  }
+  return results;
+}
+
+void remember_launches(bool on) {
+  t_last = LastLaunch{};
+  t_last.remember = on;
+}
+
+double measure_last_launch(int64_t repeats) {
+  TORCH_CHECK(t_last.executable != nullptr, "no launch was remembered on this thread");
+  std::vector<PJRT_Buffer*> arguments, outputs(t_last.executable->num_outputs());
+  for (const auto& buffer : t_last.arguments) {
+    arguments.push_back(buffer->raw());
+  }
+  std::vector<pjrt::BufferPtr> alive(outputs.size());
+  auto begin = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < repeats; ++i) {
+    pjrt::check(t_last.executable->execute(arguments.data(), arguments.size(), t_last.device, outputs.data()), "measuring");
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      alive[k] = std::make_shared<pjrt::Buffer>(outputs[k]);
+    }
+    for (auto [argument, output] : t_last.donated) {
+      t_last.arguments[argument] = alive[output];
+      arguments[argument] = outputs[output];
+    }
+  }
+  for (const auto& buffer : alive) {
+    buffer->wait("measuring");
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / static_cast<double>(repeats);
+}
+
+Stats stats() {
+  return {g_launches, g_memory_hits, g_disk_hits, g_compiles, g_uploads, g_compile_seconds};
+}
+
+void count_compile(double seconds) {
+  g_compiles.fetch_add(1);
+  g_compile_seconds = g_compile_seconds + seconds;
+}
+
+void count_disk_hit() {
+  g_disk_hits.fetch_add(1);
+}
+
+void count_memory_hit() {
+  g_memory_hits.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace torch_tpu

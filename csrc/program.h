@@ -1,0 +1,91 @@
+// A compiled program with what is needed to run it on tensors: inputs to collect, outputs to wrap, storages to update.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pjrt.h"
+#include "storage.h"
+
+namespace torch_tpu {
+
+constexpr int64_t kRows = -1;  // in sizes: the number of rows, known at run time only
+
+struct NewTensor {
+  int64_t output;  // of the executable; -1: no elements, nothing to hold
+  c10::ScalarType dtype;
+  Dims sizes, strides, dims;  // dims: of the buffer
+  int64_t count = -1;         // output that holds the true number of rows (data-dependent ops), -1: sizes are exact
+};
+
+struct Write {
+  int64_t storage, output;
+  c10::ScalarType dtype;
+  Dims dims;
+};
+
+struct Resize {
+  int64_t tensor;  // among the tensor arguments
+  Dims sizes, strides;
+};
+
+// What a return of the op is: an argument, a new tensor, nothing, or a list of these.
+struct Return {
+  enum Kind : int64_t { kArgument, kNew, kNone, kList } kind;
+  int64_t index = 0;
+  std::vector<Return> items;
+};
+
+// Where an argument of the executable comes from.
+struct Input {
+  enum Kind : int64_t { kStorage, kStarts, kScalar, kRandom } kind;
+  int64_t index = 0;
+};
+
+struct Program {
+  std::string name;  // of the op, for errors
+  std::shared_ptr<pjrt::Executable> executable;  // null: nothing to compute
+  std::vector<Input> inputs;
+  std::vector<NewTensor> tensors;
+  std::vector<Write> writes;
+  std::vector<Resize> resizes;
+  std::vector<Return> returns;
+  uint64_t random_numbers = 0;  // how many the program draws
+  int64_t output_bytes = 0;     // of new tensors, for the memory check
+  bool specialise = false;      // no program for padded rows: look up again with exact sizes
+  bool donates = false;
+  bool fallback = false;        // no lowering: the user asked for the CPU
+};
+using ProgramPtr = std::shared_ptr<const Program>;
+
+// The tensors, scalars and generator of one call of an op.
+struct Call;
+
+// What a launch left: the buffers of the executable's outputs.
+using Outputs = std::vector<pjrt::BufferPtr>;
+
+// Launches a program for a call and updates the storages it writes to. The caller holds the device's launch lock.
+Outputs launch(const Program& program, const Call& call, const torch::jit::Stack& stack);
+
+// Wraps the outputs as the op's returns. Waits for the true sizes of data-dependent results. Takes no lock.
+std::vector<c10::IValue> wrap(const Program& program, const Call& call, const Outputs& outputs);
+
+// The benchmark hook: remembers the launches of this thread, then runs the last one's executable alone, its arguments
+// resident, `repeats` times in a loop. Seconds of one execute: the floor of what an op can cost.
+void remember_launches(bool on);
+double measure_last_launch(int64_t repeats);
+
+struct Stats {
+  int64_t launches = 0, memory_hits = 0, disk_hits = 0, compiles = 0, uploads = 0;
+  double compile_seconds = 0;
+};
+Stats stats();
+void count_compile(double seconds);
+void count_disk_hit();
+void count_memory_hit();
+
+}  // namespace torch_tpu

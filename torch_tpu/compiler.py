@@ -1,0 +1,94 @@
+"""From a function on JAX arrays to an executable of the PJRT client."""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import _C
+from .lowering._jax import jax
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """kept: which arguments the program takes, the others were not used. executable: None if it has no outputs."""
+
+    kept: list[int]
+    executable: _C.Executable | None
+
+
+def compile(fn: Callable[..., Sequence[Any]], specs: Sequence[Any], donated: Sequence[int], name: str) -> Compiled:
+    """Trace `fn` on `specs` (jax.ShapeDtypeStruct), lower and compile. donated: arguments whose memory results may take."""
+    began = time.perf_counter()
+    code, kept, outputs = stablehlo(fn, specs, donated)
+    if outputs == 0:
+        return Compiled(kept, None)
+    executable = _C.Executable.compile(code, compile_options())
+    _C.count_compile(time.perf_counter() - began)
+    return Compiled(kept, executable)
+
+
+def stablehlo(
+    fn: Callable[..., Sequence[Any]], specs: Sequence[Any], donated: Sequence[int]
+) -> tuple[bytes, list[int], int]:
+    """(portable StableHLO artifact, indices of the arguments it takes, number of its results)."""
+    _configure_jax()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        warnings.filterwarnings("ignore", message="Explicitly requested dtype")
+        traced = jax.jit(fn, donate_argnums=tuple(donated)).trace(*specs)
+        lowered = traced.lower(lowering_platforms=("tpu",))
+    kept = sorted(lowered._lowering.compile_args["kept_var_idx"])
+    module = lowered.compiler_ir("stablehlo")
+    return portable(module), kept, len(lowered.out_info)
+
+
+def portable(module: Any) -> bytes:
+    """A StableHLO module as the artifact the plugin reads: calls inlined, chlo legalized, at the lower version of the two."""
+    from jax._src.lib.mlir.dialects import hlo
+    from jaxlib.mlir.passmanager import PassManager
+
+    _register_passes()
+    with module.context:
+        PassManager.parse(_PASSES).run(module.operation)
+        return hlo.serialize_portable_artifact(module, target_version())
+
+
+# One CPU plugin dies on a call inside a fusion; libtpu and the other don't know chlo's operations in bytecode.
+_PASSES = "builtin.module(inline,symbol-dce,func.func(chlo-legalize-to-stablehlo))"
+
+
+@functools.cache
+def _register_passes() -> None:
+    from jaxlib.mlir.dialects import stablehlo
+
+    stablehlo.register_stablehlo_passes()
+
+
+@functools.cache
+def target_version() -> str:
+    """The StableHLO version programs are handed over in."""
+    from jax._src.lib.mlir.dialects import hlo
+
+    ours, theirs = hlo.get_current_version(), _C.stablehlo_version()
+    return min((v for v in (ours, theirs) if v), key=lambda v: tuple(map(int, v.split("."))))
+
+
+@functools.cache
+def compile_options() -> bytes:
+    """A serialized CompileOptionsProto: one device, named at execution."""
+    from jax._src.lib import xla_client
+
+    options = xla_client.CompileOptions()
+    options.num_replicas = options.num_partitions = 1
+    options.compile_portable_executable = True
+    return options.SerializeAsString()
+
+
+@functools.cache
+def _configure_jax() -> None:
+    jax.config.update("jax_use_shardy_partitioner", False)

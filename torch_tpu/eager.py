@@ -1,0 +1,427 @@
+"""The miss: a call of an op becomes a compiled program.
+
+The C++ core calls `build` when it has no program for a call's signature. Nothing here runs on a hit.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils._python_dispatch import _disable_current_modes
+
+from . import _C, cache, compiler
+from .lowering import interpret, load_rules, rows, variants
+from .lowering._jax import jax, jnp, lax
+from .lowering.context import Context, using
+from .lowering.dtypes import to_jax
+from .lowering.registry import DYNAMIC_RULES, RULES, DynamicRule
+from .views import WHOLE, ScalarOperand, Storage, TensorOperand, read, storage_order, write
+
+__all__ = ["OpInfo", "ScalarOperand", "Storage", "TensorOperand", "build", "op_info", "ops_to_register"]
+
+# Ops the core implements itself (csrc/ops.cpp), and those that read memory or make storages.
+_NOT_PROGRAMS = frozenset(
+    "aten::" + n
+    for n in (
+        "empty.memory_format empty_strided as_strided view _reshape_alias unfold view_as_real view_as_complex copy_ "
+        "_copy_from _copy_from_and_resize _local_scalar_dense resize_ set_ set_.source_Storage set_.source_Tensor "
+        "set_.source_Storage_storage_offset _has_compatible_shallow_copy_type native_batch_norm record_stream "
+        "_fused_sdp_choice is_pinned _pin_memory _to_copy lift lift_fresh item"
+    ).split()
+)
+_INDEXING = frozenset(
+    {"aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index.Tensor",
+     "aten::_unsafe_index_put", "aten::index.Tensor_out"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OpInfo:
+    """What the core must know of an op before it has a program.
+
+    runtime: names of numeric arguments that are runtime values. rows: operands with padded rows may enter whole.
+    host_indices: index tensors may lie on the CPU.
+    """
+
+    runtime: tuple[str, ...]
+    rows: bool
+    host_indices: bool
+
+
+def op_info(name: str) -> OpInfo:
+    """The OpInfo of an op's qualified name."""
+    load_rules()
+    rule = RULES.get(_functional_name(name))
+    dynamic = _functional_name(name) in DYNAMIC_RULES
+    runtime = rule.runtime if rule is not None else ()
+    return OpInfo(runtime, dynamic or bool(rule is not None and rule.rows), name in _INDEXING)
+
+
+def ops_to_register() -> list[str]:
+    """The ops whose kernel must be ours although PyTorch has a composite or structured one."""
+    load_rules()
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = []
+    for name in torch._C._dispatch_get_all_op_names():
+        if not name.startswith("aten::") or name in _NOT_PROGRAMS or has(name, "CompositeImplicitAutograd"):
+            continue
+        composite = has(name, "CompositeExplicitAutograd") and not has(name, "CPU")
+        if composite and not _stripped(name) in RULES:
+            continue
+        if has(name, "CPU") or composite or has(name, "CompositeExplicitAutogradNonFunctional"):
+            schema = torch._C._get_schema(*_split(name))
+            if not any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns):
+                names.append(name)
+    return [n.removeprefix("aten::") for n in names]
+
+
+def build(name: str, values: list[Any], storages: list[Storage], with_rows: bool, fallback: bool) -> _C.Program:
+    """The program of a call.
+
+    values: the op's arguments in schema order, with TensorOperand and ScalarOperand for what is not static.
+    with_rows: some operand has padded rows. fallback: run on the CPU what has no lowering.
+    Raises what PyTorch raises for wrong arguments, and NotImplementedError for ops without a lowering.
+    """
+    key = cache.key(name, values, storages, with_rows)
+    stored = cache.load(key)
+    if stored is not None:
+        return _program(name, *stored)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(_disable_current_modes())
+            stack.enter_context(torch._C.DisableTorchFunction())
+            stack.enter_context(unset_fake_temporarily())
+            plan, executable = _Build(variants.find(name), values, storages, with_rows).compile()
+    except rows.Specialise:
+        return _C.Program.specialise(name)
+    except NotImplementedError:
+        if fallback:
+            return _C.Program.fallback(name)
+        raise
+    cache.store(key, plan, executable)
+    return _program(name, plan, executable)
+
+
+def _program(name: str, plan: dict[str, Any], executable: _C.Executable | None) -> _C.Program:
+    return _C.Program(name, executable, *(plan[k] for k in _PLAN))
+
+
+_PLAN = ("inputs", "tensors", "writes", "resizes", "returns", "random_numbers", "donates")
+
+
+class _Build:
+    """One call on its way to a program."""
+
+    def __init__(self, op: OpOverload, values: list[Any], storages: list[Storage], with_rows: bool) -> None:
+        self.op, self.values, self.storages, self.with_rows = op, values, storages, with_rows
+        self.names = [a.name for a in op._schema.arguments]
+        self.operands = [x for x in pytree.tree_leaves(values) if isinstance(x, TensorOperand)]
+        self.scalars = [x for x in pytree.tree_leaves(values) if isinstance(x, ScalarOperand)]
+        self.mode = FakeTensorMode()
+
+    def compile(self) -> tuple[dict[str, Any], _C.Executable | None]:
+        """The plan (what the core needs to run it) and the executable."""
+        self.meta()
+        self.plan()
+        return self.lower()
+
+    def meta(self) -> None:
+        """Run the op, and its functional form, on fake tensors: PyTorch's errors, shapes, dtypes, strides, aliasing."""
+        fakes = {id(x): self._fake(x) for x in (*self.operands, *self.scalars)}
+        device = torch.device("tpu", 0)
+        self.fakes = [
+            device if n == "device" else pytree.tree_map(lambda x: fakes.get(id(x), x), v)
+            for n, v in zip(self.names, self.values, strict=True)
+        ]
+        self.functional = variants.functional(self.op) if variants.mutates(self.op) else None
+        if variants.mutates(self.op) and self.functional is None:
+            raise interpret.not_implemented(self.op)
+        self.pure = self.functional.op if self.functional else self.op
+        self.dynamic = self._dynamic_rule()
+        if self.dynamic is not None:
+            self.out: Any = None
+            return
+        self.before = {id(f): tuple(f.shape) for f in fakes.values() if isinstance(f, torch.Tensor)}
+        if self.functional is not None:
+            # Before the op itself, which may resize what it writes to.
+            self.pure_fakes = self._call_fakes(self.pure, self.fakes)
+            with self.mode:
+                self.pure_out = self._run(self.pure, self.fakes)
+        with self.mode:
+            self.out = self._run(self.op, self.fakes)
+        if self.functional is None:
+            self.pure_out = self.out
+
+    def plan(self) -> None:
+        """Where results go: new tensors, updated storages, resized outputs."""
+        by_name = dict(zip(self.names, zip(self.values, self.fakes, strict=True), strict=True))
+        self.tensors: list[Any] = []  # (fake, position among the functional op's results)
+        self.writes: list[tuple[TensorOperand, torch.Tensor, int]] = []
+        self.resizes = []
+        flat_positions = self._positions(self.pure_out) if self.dynamic is None else []
+        if self.functional is not None:
+            for argument, result in self.functional.writes:
+                operands, fakes = by_name[argument]
+                pairs = [(operands, fakes)] if not isinstance(operands, list) else zip(operands, fakes, strict=True)
+                for (operand, fake), position in zip(pairs, flat_positions[result], strict=True):
+                    if operand is None:
+                        continue
+                    if tuple(fake.shape) != operand.sizes_in(self.storages[operand.storage]):
+                        self.resizes.append((operand.index, list(fake.shape), list(fake.stride())))
+                        operand = self._resized(operand, fake)
+                    self.writes.append((operand, fake, position))
+        self.returns = self._returns(by_name, flat_positions)
+
+    def lower(self) -> tuple[dict[str, Any], _C.Executable | None]:
+        """Lower, compile, and say which inputs the program takes."""
+        with jax.enable_x64(True):
+            buffers = [
+                jax.ShapeDtypeStruct(s.dims, to_jax(s.dtype)) for s in self.storages if s.written
+            ]
+            positions = [i for i, s in enumerate(self.storages) if s.written]
+            starts = sum(x.starts for x in self.operands) + self.with_rows
+            scalars = [jax.ShapeDtypeStruct((), to_jax(x.dtype), weak_type=x.is_number) for x in self.scalars]
+            specs = [
+                *buffers,
+                jax.ShapeDtypeStruct((starts,), jnp.int64),
+                *scalars,
+                jax.ShapeDtypeStruct((4,), jnp.uint32),
+            ]
+            inputs = [("storage", i) for i in positions]
+            inputs += [("starts", 0), *(("scalar", i) for i in range(len(scalars))), ("random", 0)]
+            written = {o.storage for o, _, _ in self.writes}
+            donated = [i for i, s in enumerate(positions) if s in written]
+            compiled = compiler.compile(self._trace, specs, donated, name=str(self.op.name()))
+        kept = [inputs[i] for i in compiled.kept]
+        donates = any(("storage", positions[i]) in kept for i in donated)
+        plan = {
+            "inputs": kept,
+            "tensors": self.specs,
+            "writes": self.write_specs,
+            "resizes": self.resizes,
+            "returns": self.returns,
+            "random_numbers": self.random_numbers,
+            "donates": donates,
+        }
+        return plan, compiled.executable
+
+    def _trace(self, *arrays: Any) -> list[Any]:
+        """The program: buffers in, buffers out."""
+        queue = iter(arrays)
+        buffers = [next(queue) if s.written else None for s in self.storages]
+        starts, scalars, rng = next(queue), [next(queue) for _ in self.scalars], None
+        rng = next(queue)
+        values: dict[int, Any] = {id(s): v for s, v in zip(self.scalars, scalars, strict=True)}
+        begin, at = 0, {}
+        for x in self.operands:
+            at[x.index] = starts[begin : begin + x.starts]
+            begin += x.starts
+            values[id(x)] = read(buffers[x.storage], self.storages[x.storage], x, at[x.index])
+        arguments = [pytree.tree_map(lambda x: values.get(id(x), x), v) for v in self.values]
+        context = Context(
+            rng=rng,
+            matmul_precision=torch.get_float32_matmul_precision(),
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+            rows=starts[-1].astype(jnp.int32) if self.with_rows else None,
+            row_operands=tuple(values[id(x)] for x in self.operands if x.padded),
+        )
+        with using(context):
+            results, counts = self._results(arguments, context)
+        self.random_numbers = context.rng_used
+        outputs: list[Any] = []
+        self.specs = [self._new_tensor(f, results[p], counts.get(p), outputs, context) for f, p in self.tensors]
+        updated: dict[int, Any] = {}
+        for operand, fake, position in self.writes:
+            value = self._cast(results[position], fake)
+            storage = self.storages[operand.storage]
+            current = updated.get(operand.storage, buffers[operand.storage])
+            view = at.get(operand.index) if operand.starts else starts
+            updated[operand.storage] = write(current, storage, operand, view, value)
+        self.write_specs = []
+        for index, array in updated.items():
+            if array is not None:
+                self.write_specs.append((index, len(outputs), self._storage_dtype(index), list(array.shape)))
+                outputs.append(array)
+        return outputs
+
+    def _results(self, arguments: list[Any], context: Context) -> tuple[list[Any], dict[int, Any]]:
+        """The functional op's results, flat, and the true row counts of those of unknown size."""
+        if self.dynamic is not None:
+            compacted = interpret.lower_dynamic(self.op, *self._call(self.op, arguments))
+            self._plan_dynamic(compacted)
+            return list(compacted.outputs), {i: c for i, c in enumerate(compacted.counts) if c is not None}
+        args, kwargs = self._call(self.pure, arguments)
+        fakes = self.pure_fakes if self.functional else self._call_fakes(self.pure, self.fakes)
+        return interpret.lower(self.pure, args, kwargs, fakes, self.pure_out), {}
+
+    def _new_tensor(self, fake: Any, value: Any, count: Any, outputs: list[Any], context: Context) -> tuple[Any, ...]:
+        sizes, strides, dtype = list(fake.shape), list(fake.stride()), fake.dtype
+        if not _is_dense(sizes, strides):
+            strides = list(torch.empty(sizes, device="meta").stride())
+        if value is None or value.size == 0:
+            return (-1, dtype, sizes, strides, [0], -1) if count is None else self._counted(fake, value, count, outputs)
+        if count is not None:
+            return self._counted(fake, value, count, outputs)
+        order = storage_order(tuple(sizes), tuple(strides))
+        array = lax.transpose(value, order) if order != sorted(order) else value
+        outputs.append(array)
+        if self.with_rows and id(fake) in self._row_outputs(context):
+            if order and order[0] != 0:
+                raise rows.Specialise
+            sizes[0] = -1
+        return (len(outputs) - 1, dtype, sizes, strides, list(array.shape), -1)
+
+    def _counted(self, fake: Any, value: Any, count: Any, outputs: list[Any]) -> tuple[Any, ...]:
+        outputs += [value, count.astype(jnp.int32)]
+        return (len(outputs) - 2, fake.dtype, list(fake.shape), list(fake.stride()), list(value.shape), len(outputs) - 1)
+
+    def _row_outputs(self, context: Context) -> set[int]:
+        flat = pytree.tree_leaves(self.pure_out)
+        return {id(flat[i]) for i in context.row_outputs}
+
+    def _plan_dynamic(self, compacted: rows.Compacted) -> None:
+        """The results of a data-dependent op are known once it is lowered."""
+        if compacted.dim:
+            raise NotImplementedError(f"{self.op.name()}: a boolean mask behind a slice; put the mask first: x.movedim(...)")
+        fakes = [
+            None if o is None else torch.empty(o.shape, dtype=interpret.dtypes.to_torch(o.dtype), device="meta")
+            for o in compacted.outputs
+        ]
+        self.tensors = [(f, i) for i, f in enumerate(fakes) if f is not None]
+        place = {p: k for k, (_, p) in enumerate(self.tensors)}
+        self.returns = [("none",) if f is None else ("new", place[i]) for i, f in enumerate(fakes)]
+
+    def _dynamic_rule(self) -> DynamicRule | None:
+        rule = DYNAMIC_RULES.get(self.op.name())
+        if rule is None or (rule.when is not None and not rule.when(*_rule_arguments(self.op, self.fakes))):
+            return None
+        return rule
+
+    def _storage_dtype(self, index: int) -> torch.dtype:
+        operands = [o for o, _, _ in self.writes if o.storage == index]
+        whole = any(o.kind == WHOLE for o in operands)
+        storage = self.storages[index]
+        return operands[-1].dtype if whole or not storage.written else storage.dtype
+
+    def _cast(self, value: Any, fake: torch.Tensor) -> Any:
+        value = value.astype(to_jax(fake.dtype)) if value.dtype != to_jax(fake.dtype) else value
+        shape = tuple(fake.shape)
+        return value if value.shape == shape else jnp.broadcast_to(value, shape)
+
+    def _resized(self, operand: TensorOperand, fake: torch.Tensor) -> TensorOperand:
+        """The operand after `out=` was resized: the whole of a fresh storage."""
+        self.storages[operand.storage] = Storage((), operand.dtype, False, fake.numel() * operand.dtype.itemsize)
+        fields = {**operand.__dict__, "sizes": tuple(fake.shape), "strides": tuple(fake.stride()), "starts": 0}
+        return TensorOperand(**{**fields, "kind": WHOLE if fake.numel() else 0})
+
+    def _fake(self, x: TensorOperand | ScalarOperand) -> Any:
+        if isinstance(x, ScalarOperand):
+            if x.is_number:
+                return x.value
+            with self.mode:
+                return torch.empty((), dtype=x.dtype)
+        with self.mode:
+            sizes = x.sizes_in(self.storages[x.storage])
+            fake = torch.empty_strided(sizes, x.strides, dtype=x.dtype, device="tpu")
+        if x.conj:
+            fake = torch._conj(fake)
+        return torch._neg_view(fake) if x.neg else fake
+
+    def _call(self, op: OpOverload, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of `op`, which has those of this call or fewer, by name."""
+        named = dict(zip(self.names, values, strict=True))
+        args = [named[a.name] for a in op._schema.arguments if not a.kwarg_only]
+        kwargs = {a.name: named[a.name] for a in op._schema.arguments if a.kwarg_only and a.name != "generator"}
+        return args, kwargs
+
+    def _call_fakes(self, op: OpOverload, fakes: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The fake arguments, with the shapes they had before the op ran."""
+        return self._call(op, fakes)
+
+    def _run(self, op: OpOverload, fakes: Sequence[Any]) -> Any:
+        args, kwargs = self._call(op, fakes)
+        return op(*args, **kwargs)
+
+    def _positions(self, out: Any) -> list[list[int]]:
+        """For each return of the functional op, the positions of its tensors in the flat results."""
+        returns = out if isinstance(out, (tuple, list)) and len(self.pure._schema.returns) > 1 else [out]
+        result, at = [], 0
+        for r in returns:
+            count = len(pytree.tree_leaves(r, is_leaf=lambda x: x is None))
+            result.append(list(range(at, at + count)))
+            at += count
+        return result
+
+    def _returns(self, by_name: dict[str, Any], positions: list[list[int]]) -> list[Any]:
+        if self.dynamic is not None:
+            return []
+        schema_returns = self.op._schema.returns
+        if not schema_returns:
+            return []
+        outs = self.out if isinstance(self.out, (tuple, list)) and len(schema_returns) > 1 else [self.out]
+        sources = self.functional.returns if self.functional else tuple(range(len(schema_returns)))
+        result = []
+        for out, source in zip(outs, sources, strict=True):
+            if isinstance(source, str):
+                operand = by_name[source][0]
+                result.append(
+                    ("list", [("argument", o.index) for o in operand])
+                    if isinstance(operand, list)
+                    else ("argument", operand.index)
+                )
+            elif isinstance(out, (list, tuple)):
+                result.append(("list", [self._new(o, p) for o, p in zip(out, positions[source], strict=True)]))
+            else:
+                result.append(self._new(out, positions[source][0]))
+        return result
+
+    def _new(self, fake: Any, position: int) -> tuple[Any, ...]:
+        if fake is None:
+            return ("none",)
+        self.tensors.append((fake, position))
+        return ("new", len(self.tensors) - 1)
+
+
+def _rule_arguments(op: OpOverload, values: Sequence[Any]) -> list[Any]:
+    return [v for a, v in zip(op._schema.arguments, values, strict=True) if a.name not in interpret.DROPPED]
+
+
+def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    expected = 1
+    for size, stride in sorted(zip(sizes, strides, strict=True), key=operator.itemgetter(1)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size if size > 1 else 1
+    return math.prod(sizes) > 0
+
+
+def _split(name: str) -> tuple[str, str]:
+    packet, _, overload = name.partition(".")
+    return packet, overload
+
+
+def _stripped(name: str) -> str:
+    """The functional name an in-place foreach or composite op most likely has."""
+    packet, overload = _split(name)
+    if packet.endswith("_") and not packet.endswith("__"):
+        packet = packet[:-1]
+    return f"{packet}.{overload}" if overload else packet
+
+
+def _functional_name(name: str) -> str:
+    op = variants.find(name)
+    if not variants.mutates(op):
+        return name
+    functional = variants.functional(op)
+    return functional.op.name() if functional else name
+
+
