@@ -220,6 +220,43 @@ def test_pointwise_rows() -> None:
         check_rows(aten.add.Tensor, torch.arange(3.0), Y2[:3, :1], padded=(0,))
 
 
+@pytest.mark.parametrize("x", [Y, Y2, (Y2 > 0), Y2.to(torch.int8), Y2.bfloat16(), -Y2 - 30, Y2[:0]])
+def test_reductions_of_padded_rows(x: torch.Tensor) -> None:
+    floating, empty = x.is_floating_point(), x.numel() == 0
+    for dims in (None, [0], [-1], [0, -1][: x.ndim]):
+        keepdim = {"keepdim": dims == [0]} if dims else {}
+        check_rows(aten.sum.dim_IntList, x, dims, padded=(0,), **keepdim)
+        if floating:
+            check_rows(aten.mean.dim, x, dims, padded=(0,), **keepdim)
+            check_rows(aten.var_mean.correction, x, dims, correction=1, padded=(0,), **keepdim)
+            check_rows(aten.linalg_vector_norm.default, x, 2, dims, padded=(0,), **keepdim)
+            check_rows(aten.logsumexp.default, x, dims or list(range(x.ndim)), padded=(0,), **keepdim)
+        check_rows(aten.any.dims, x, dims, padded=(0,), **keepdim)
+        check_rows(aten.all.dims, x, dims, padded=(0,), **keepdim)
+        if not empty:
+            check_rows(aten.amax.default, x, dims or [], padded=(0,), **keepdim)
+            check_rows(aten.amin.default, x, dims or [], padded=(0,), **keepdim)
+    for dim in (0, -1):
+        check_rows(aten.prod.dim_int, x, dim, padded=(0,))
+        if not empty:
+            check_rows(aten.max.dim, x, dim, padded=(0,))
+            check_rows(aten.min.dim, x, dim, padded=(0,))
+            check_rows(aten.aminmax.default, x, dim=dim, padded=(0,))
+    check_rows(aten.sum.default, x, padded=(0,))
+    check_rows(aten.count_nonzero.default, x, padded=(0,))
+    if not empty and x.dtype != torch.bool:
+        check_rows(aten.argmax.default, x, padded=(0,))
+        check_rows(aten.argmin.default, x, 0, padded=(0,))
+        check_rows(aten.max.default, x, padded=(0,))
+
+
+def test_each_row_for_itself() -> None:
+    check_rows(aten._softmax.default, Y2, 1, False, padded=(0,))
+    check_rows(aten._log_softmax_backward_data.default, Y2, Y2, -1, torch.float32, padded=(0, 1))
+    with pytest.raises(Specialise):
+        check_rows(aten._softmax.default, Y2, 0, False, padded=(0,))
+
+
 def test_gathers_by_padded_rows() -> None:
     check_rows(aten.index.Tensor, X, [IDX], padded=(1,))
     check_rows(aten.index.Tensor, X, [IDX, -IDX.clamp(max=2)], padded=(1, 2))

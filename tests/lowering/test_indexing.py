@@ -13,7 +13,7 @@ X = torch.arange(60.0).reshape(3, 4, 5)
 NAN, INF = float("nan"), float("inf")
 
 
-def T(*values: Any, dtype: Any = None) -> torch.Tensor:  # noqa: N802
+def T(*values: Any, dtype: Any = None) -> torch.Tensor:
     return torch.tensor(list(values), dtype=dtype)
 
 

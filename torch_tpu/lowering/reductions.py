@@ -13,6 +13,7 @@ from . import dtypes
 from ._jax import jnp, lax
 from .context import out
 from .registry import lowers
+from .rows import count, each_row, needs_exact, reducing
 
 
 def axes(dim: Any, ndim: int) -> tuple[int, ...]:
@@ -40,82 +41,94 @@ def _size(x: Any, dims: tuple[int, ...]) -> int:
     return math.prod(x.shape[d] for d in dims)
 
 
-@lowers("aten::sum", "aten::sum.dim_IntList")
+@lowers("aten::sum", "aten::sum.dim_IntList", rows="masked")
 def sum_(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None) -> Any:
-    return _result(jnp.sum(_accumulated(x), axes(dim, x.ndim), keepdims=keepdim))
+    dims = axes(dim, x.ndim)
+    return _result(jnp.sum(_accumulated(reducing(x, dims, 0)), dims, keepdims=keepdim))
 
 
-@lowers("aten::nansum")
+@lowers("aten::nansum", rows="masked")
 def nansum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None) -> Any:
-    x = _accumulated(x)
-    return _result(jnp.sum(jnp.where(x != x, 0, x), axes(dim, x.ndim), keepdims=keepdim))
+    dims = axes(dim, x.ndim)
+    x = _accumulated(reducing(x, dims, 0))
+    return _result(jnp.sum(jnp.where(x != x, 0, x), dims, keepdims=keepdim))
 
 
-@lowers("aten::mean", "aten::mean.dim")
+@lowers("aten::mean", "aten::mean.dim", rows="masked")
 def mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None) -> Any:
     dims = axes(dim, x.ndim)
-    total = jnp.sum(_accumulated(x), dims, keepdims=keepdim)
-    return _result(total / np.asarray(_size(x, dims), total.dtype))
+    total = jnp.sum(_accumulated(reducing(x, dims, 0)), dims, keepdims=keepdim)
+    return _result(total / jnp.asarray(count(x, dims), total.dtype))
 
 
-@lowers("aten::prod", "aten::prod.dim_int")
+@lowers("aten::prod", "aten::prod.dim_int", rows="masked")
 def prod(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None) -> Any:
-    return _result(jnp.prod(_accumulated(x), axes(dim, x.ndim), keepdims=keepdim))
+    dims = axes(dim, x.ndim)
+    return _result(jnp.prod(_accumulated(reducing(x, dims, 1)), dims, keepdims=keepdim))
 
 
-@lowers("aten::amax")
+@lowers("aten::amax", rows="masked")
 def amax(x: Any, dim: Any, keepdim: bool) -> Any:
-    return jnp.max(x, axes(dim, x.ndim), keepdims=keepdim)
+    dims = axes(dim, x.ndim)
+    return jnp.max(reducing(x, dims, _limits(x)[0]), dims, keepdims=keepdim)
 
 
-@lowers("aten::amin")
+@lowers("aten::amin", rows="masked")
 def amin(x: Any, dim: Any, keepdim: bool) -> Any:
-    return jnp.min(x, axes(dim, x.ndim), keepdims=keepdim)
+    dims = axes(dim, x.ndim)
+    return jnp.min(reducing(x, dims, _limits(x)[1]), dims, keepdims=keepdim)
 
 
-@lowers("aten::aminmax")
+@lowers("aten::aminmax", rows="masked")
 def aminmax(x: Any, *, dim: int | None, keepdim: bool) -> Any:
     dims = axes(dim, x.ndim)
-    return jnp.min(x, dims, keepdims=keepdim), jnp.max(x, dims, keepdims=keepdim)
+    low, high = (reducing(x, dims, worst) for worst in reversed(_limits(x)))
+    return jnp.min(low, dims, keepdims=keepdim), jnp.max(high, dims, keepdims=keepdim)
 
 
-@lowers("aten::_aminmax", "aten::_aminmax.dim")
+@lowers("aten::_aminmax", "aten::_aminmax.dim", rows="masked")
 def aminmax_positional(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     return aminmax(x, dim=dim, keepdim=keepdim)
 
 
-@lowers("aten::max")
+@lowers("aten::max", rows="masked")
 def max_all(x: Any) -> Any:
-    return jnp.max(x)
+    return amax(x, None, False)
 
 
-@lowers("aten::min")
+@lowers("aten::min", rows="masked")
 def min_all(x: Any) -> Any:
-    return jnp.min(x)
+    return amin(x, None, False)
 
 
-@lowers("aten::max.dim")
+def _limits(x: Any) -> tuple[Any, Any]:
+    return dtypes.limits(dtypes.to_torch(x.dtype))
+
+
+@lowers("aten::max.dim", rows="masked")
 def max_dim(x: Any, dim: int, keepdim: bool) -> Any:
     return extremum(x, dim, keepdim, lambda a, b: a > b)
 
 
-@lowers("aten::min.dim")
+@lowers("aten::min.dim", rows="masked")
 def min_dim(x: Any, dim: int, keepdim: bool) -> Any:
     return extremum(x, dim, keepdim, lambda a, b: a < b)
 
 
-@lowers("aten::argmax")
+@lowers("aten::argmax", rows="masked")
 def argmax(x: Any, dim: int | None, keepdim: bool) -> Any:
     return _argument(x, dim, keepdim, lambda a, b: a > b)
 
 
-@lowers("aten::argmin")
+@lowers("aten::argmin", rows="masked")
 def argmin(x: Any, dim: int | None, keepdim: bool) -> Any:
     return _argument(x, dim, keepdim, lambda a, b: a < b)
 
 
 def _argument(x: Any, dim: int | None, keepdim: bool, beats: Callable[[Any, Any], Any]) -> Any:
-    _, index = extremum(x.reshape(-1) if dim is None else x, dim or 0, keepdim, beats)
+    if dim is None:
+        x, dim = reducing(x, range(x.ndim), _worst(x.dtype, beats)).reshape(-1), 0
+    _, index = extremum(x, dim, keepdim, beats)
     return index.reshape(out().shape)
 
 
@@ -127,7 +140,8 @@ def extremum(x: Any, dim: int, keepdim: bool, beats: Callable[[Any, Any], Any]) 
     if x.ndim == 0:
         return x, jnp.zeros((), jnp.int64)
     dim %= x.ndim
-    values = x.astype(jnp.int8) if x.dtype == bool else x
+    values = reducing(x, [dim], _worst(x.dtype, beats))
+    values = values.astype(jnp.int8) if x.dtype == bool else values
     index = lax.broadcasted_iota(jnp.int32, x.shape, dim)
 
     def better(a: Any, b: Any) -> Any:
@@ -145,21 +159,20 @@ def extremum(x: Any, dim: int, keepdim: bool, beats: Callable[[Any, Any], Any]) 
 
 
 def _worst(dtype: Any, beats: Callable[[Any, Any], Any]) -> Any:
-    if jnp.issubdtype(dtype, jnp.floating):
-        low, high = -np.inf, np.inf
-    else:
-        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    low, high = dtypes.limits(dtypes.to_torch(dtype))
     return np.asarray(low if beats(1, 0) else high, dtype)
 
 
-@lowers("aten::any", "aten::any.dim", "aten::any.dims")
+@lowers("aten::any", "aten::any.dim", "aten::any.dims", rows="masked")
 def any_(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return _result(jnp.any(x != 0, _logical_axes(x, dim), keepdims=keepdim))
+    dims = _logical_axes(x, dim)
+    return _result(jnp.any(reducing(x, dims, 0) != 0, dims, keepdims=keepdim))
 
 
-@lowers("aten::all", "aten::all.dim", "aten::all.dims")
+@lowers("aten::all", "aten::all.dim", "aten::all.dims", rows="masked")
 def all_(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return _result(jnp.all(x != 0, _logical_axes(x, dim), keepdims=keepdim))
+    dims = _logical_axes(x, dim)
+    return _result(jnp.all(reducing(x, dims, 1) != 0, dims, keepdims=keepdim))
 
 
 def _logical_axes(x: Any, dim: Any) -> tuple[int, ...]:
@@ -177,9 +190,10 @@ def is_any_true(x: Any) -> Any:
     return jnp.any(x)
 
 
-@lowers("aten::count_nonzero", "aten::count_nonzero.dim_IntList")
+@lowers("aten::count_nonzero", "aten::count_nonzero.dim_IntList", rows="masked")
 def count_nonzero(x: Any, dim: Any = None) -> Any:
-    return jnp.sum(x != 0, axes(dim, x.ndim), dtype=jnp.int64)
+    dims = axes(dim, x.ndim)
+    return jnp.sum(reducing(x, dims, 0) != 0, dims, dtype=jnp.int64)
 
 
 @lowers("aten::equal")
@@ -187,23 +201,23 @@ def equal(x: Any, y: Any) -> Any:
     return jnp.all(x == y)
 
 
-@lowers("aten::var.correction")
+@lowers("aten::var.correction", rows="masked")
 def var(x: Any, dim: Any = None, *, correction: float | None, keepdim: bool) -> Any:
     return _result(_moments(x, dim, correction, keepdim)[0])
 
 
-@lowers("aten::std.correction")
+@lowers("aten::std.correction", rows="masked")
 def std(x: Any, dim: Any = None, *, correction: float | None, keepdim: bool) -> Any:
     return _result(lax.sqrt(_moments(x, dim, correction, keepdim)[0]))
 
 
-@lowers("aten::var_mean.correction")
+@lowers("aten::var_mean.correction", rows="masked")
 def var_mean(x: Any, dim: Any = None, *, correction: float | None, keepdim: bool) -> Any:
     variance, average = _moments(x, dim, correction, keepdim)
     return _result(variance), _result(average, 1)
 
 
-@lowers("aten::std_mean.correction")
+@lowers("aten::std_mean.correction", rows="masked")
 def std_mean(x: Any, dim: Any = None, *, correction: float | None, keepdim: bool) -> Any:
     variance, average = _moments(x, dim, correction, keepdim)
     return _result(lax.sqrt(variance)), _result(average, 1)
@@ -211,17 +225,21 @@ def std_mean(x: Any, dim: Any = None, *, correction: float | None, keepdim: bool
 
 def _moments(x: Any, dim: Any, correction: float | None, keepdim: bool) -> tuple[Any, Any]:
     """Variance and mean. Two passes: E[x^2] - E[x]^2 would cancel."""
-    x, dims = _opmath(x), axes(dim, x.ndim)
-    n = _size(x, dims)
-    average = jnp.sum(x, dims, keepdims=True) / np.asarray(n, x.dtype)
+    operand, dims = x, axes(dim, x.ndim)
+    x, n = _opmath(reducing(x, dims, 0)), count(x, dims)
+    average = jnp.sum(x, dims, keepdims=True) / jnp.asarray(n, x.dtype)
     off = jnp.abs(x - average) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x - average
+    off = reducing(off, dims, 0, of=operand)
     total = jnp.sum(off * off, dims, keepdims=keepdim)
-    freedom = max(n - (1 if correction is None else correction), 0)
-    return total / np.asarray(freedom, total.dtype), average if keepdim else lax.squeeze(average, dims)
+    freedom = jnp.maximum(jnp.asarray(n, total.dtype) - (1 if correction is None else correction), 0)
+    return total / freedom, average if keepdim else lax.squeeze(average, dims)
 
 
-@lowers("aten::linalg_vector_norm")
+@lowers("aten::linalg_vector_norm", rows="masked")
 def vector_norm(x: Any, order: float, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None) -> Any:
+    if order < 0:
+        needs_exact(x)
+    x = reducing(x, axes(dim, x.ndim), 0)
     return _result(norm(x if dtype is None else dtypes.cast(x, dtype), order, axes(dim, x.ndim), keepdim))
 
 
@@ -255,9 +273,10 @@ def dist(x: Any, y: Any, p: float) -> Any:
     return _result(norm(x - y, p, axes(None, max(x.ndim, y.ndim))))
 
 
-@lowers("aten::logsumexp")
+@lowers("aten::logsumexp", rows="masked")
 def logsumexp(x: Any, dim: Any, keepdim: bool) -> Any:
-    x, dims = _accumulated(x), axes(dim, x.ndim)
+    operand, dims = x, axes(dim, x.ndim)
+    x = reducing(_accumulated(x), dims, -math.inf, of=operand)
     if _size(x, dims) == 0:
         return _result(lax.log(jnp.sum(x, dims, keepdims=keepdim)))
     high = _finite(jnp.max(x.real, dims, keepdims=True))
@@ -269,8 +288,9 @@ def _finite(x: Any) -> Any:
     return jnp.where(jnp.isinf(x), 0, x)
 
 
-@lowers("aten::_softmax")
+@lowers("aten::_softmax", rows="masked")
 def softmax(x: Any, dim: int, half_to_float: bool) -> Any:
+    each_row(axes(dim, x.ndim), x)
     x, dims = _opmath(x), axes(dim, x.ndim)
     weight = lax.exp(x - _highest(x, dims))
     return _result(weight / jnp.sum(weight, dims, keepdims=True))
@@ -283,8 +303,9 @@ def safe_softmax(x: Any, dim: int, dtype: torch.dtype | None) -> Any:
     return jnp.where(masked, 0, softmax(x, dim, False))
 
 
-@lowers("aten::_log_softmax")
+@lowers("aten::_log_softmax", rows="masked")
 def log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
+    each_row(axes(dim, x.ndim), x)
     x, dims = _opmath(x), axes(dim, x.ndim)
     x = x - _highest(x, dims)
     return _result(x - lax.log(jnp.sum(lax.exp(x), dims, keepdims=True)))
@@ -294,14 +315,16 @@ def _highest(x: Any, dims: tuple[int, ...]) -> Any:
     return jnp.max(x, dims, keepdims=True, initial=-math.inf)
 
 
-@lowers("aten::_softmax_backward_data")
+@lowers("aten::_softmax_backward_data", rows="masked")
 def softmax_backward(grad: Any, y: Any, dim: int, input_dtype: torch.dtype) -> Any:
+    each_row(axes(dim, y.ndim), grad, y)
     grad, y = _opmath(grad), _opmath(y)
     return _result(y * (grad - jnp.sum(grad * y, axes(dim, y.ndim), keepdims=True)))
 
 
-@lowers("aten::_log_softmax_backward_data")
+@lowers("aten::_log_softmax_backward_data", rows="masked")
 def log_softmax_backward(grad: Any, y: Any, dim: int, input_dtype: torch.dtype) -> Any:
+    each_row(axes(dim, y.ndim), grad, y)
     grad, y = _opmath(grad), _opmath(y)
     return _result(grad - lax.exp(y) * jnp.sum(grad, axes(dim, y.ndim), keepdims=True))
 

@@ -13,6 +13,7 @@ lowered on operands cut to their true size, which costs a program per size.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -64,17 +65,43 @@ def valid(length: int) -> Any:
     return lax.iota(jnp.int32, length) < context().rows
 
 
-def mask_rows(x: Any, fill: Any) -> Any:
-    """x with `fill` in the padding; x itself if it isn't padded."""
-    if not is_padded(x):
+def mask_rows(x: Any, fill: Any, of: Any = None) -> Any:
+    """x with `fill` in the padding; x itself if it isn't padded.
+
+    of: the operand that x was computed from, row by row, where x isn't one itself.
+    """
+    if not is_padded(x if of is None else of):
         return x
     shaped = lax.broadcast_in_dim(valid(x.shape[0]), x.shape, (0,))
     return lax.select(shaped, x, jnp.full(x.shape, fill, x.dtype))
 
 
-def pads_rows(output: int = 0) -> None:
-    """Declare that dimension 0 of a result is padded as the padded operands are."""
-    context().row_outputs.add(output)
+def reducing(x: Any, dims: Sequence[int], neutral: Any, of: Any = None) -> Any:
+    """x about to be reduced over `dims`: with `neutral` in the padding, or else with results padded as x is."""
+    if 0 in dims:
+        return mask_rows(x, neutral, of)
+    if is_padded(x if of is None else of):
+        pads_rows()
+    return x
+
+
+def each_row(dims: Sequence[int], *operands: Any) -> None:
+    """The op treats each row for itself, its results padded. `Specialise` if it works along dimension 0."""
+    if any(is_padded(x) for x in operands):
+        if 0 in dims or not all(is_padded(x) for x in operands):
+            raise Specialise
+        pads_rows()
+
+
+def count(x: Any, dims: Sequence[int]) -> Any:
+    """How many elements of x a reduction over `dims` sees: an int, or a 0-d int32 if x is padded along them."""
+    static = math.prod(x.shape[d] for d in dims if d or not is_padded(x))
+    return static * context().rows if 0 in dims and is_padded(x) else static
+
+
+def pads_rows(*outputs: int) -> None:
+    """Declare that dimension 0 of these results (all, if none are named) is padded as the padded operands are."""
+    context().row_outputs.update(outputs or range(len(context().outs)))
 
 
 def needs_exact(*operands: Any) -> None:
