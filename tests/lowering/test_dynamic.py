@@ -251,10 +251,23 @@ def test_reductions_of_padded_rows(x: torch.Tensor) -> None:
 
 
 def test_each_row_for_itself() -> None:
+    w, b = torch.arange(6.0).reshape(3, 2), torch.ones(2)
     check_rows(aten._softmax.default, Y2, 1, False, padded=(0,))
+    check_rows(aten.mm.default, Y2, w, padded=(0,))
+    check_rows(aten.addmm.default, b, Y2, w, padded=(1,))
+    check_rows(aten.bmm.default, Y2[:, None], Y2[..., None], padded=(0, 1))
+    check_rows(aten.native_layer_norm.default, Y2, [3], torch.ones(3), None, 1e-5, padded=(0,))
+    check_rows(aten.topk.default, Y2, 2, padded=(0,))
+    check_rows(aten.sort.default, Y2, -1, True, padded=(0,))
+    check_rows(aten.ones_like.default, Y2, padded=(0,))
     check_rows(aten._log_softmax_backward_data.default, Y2, Y2, -1, torch.float32, padded=(0, 1))
-    with pytest.raises(Specialise):
-        check_rows(aten._softmax.default, Y2, 0, False, padded=(0,))
+    for op, args, padded in (
+        (aten._softmax.default, (Y2, 0, False), (0,)),
+        (aten.sort.default, (Y2, 0), (0,)),
+        (aten.cumsum.default, (Y2, 0), (0,)),
+    ):
+        with pytest.raises(Specialise):
+            check_rows(op, *args, padded=padded)
 
 
 def test_gathers_by_padded_rows() -> None:

@@ -20,13 +20,14 @@ def _filled(value: Any) -> Any:
     return jnp.broadcast_to(dtypes.as_array(value, promised.dtype), tuple(promised.shape))
 
 
-@lowers("aten::full", "aten::new_full", "aten::full_like", runtime=("fill_value",))
+@lowers("aten::full_like", runtime=("fill_value",), rows="pointwise")
+@lowers("aten::full", "aten::new_full", runtime=("fill_value",))
 def full(like: Any, *args: Any, **kwargs: Any) -> Any:
     # new_full(x, size, value), full(size, value) and full_like(x, value) all end in the value.
     return _filled(args[-1])
 
 
-@lowers("aten::fill.Scalar", "aten::fill.Tensor", runtime=("value",))
+@lowers("aten::fill.Scalar", "aten::fill.Tensor", runtime=("value",), rows="pointwise")
 def fill(x: Any, value: Any) -> Any:
     return _filled(value)
 
@@ -37,16 +38,17 @@ def scalar_tensor(s: Any, *, dtype: torch.dtype | None) -> Any:
 
 
 # Memory that is to be written later has to hold something inside a program.
+@lowers("aten::zeros_like", "aten::zero", "aten::empty_like", rows="pointwise")
 @lowers(
-    "aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::zero", "aten::_efficientzerotensor",
-    "aten::empty.memory_format", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::new_empty",
-    "aten::new_empty_strided",
+    "aten::zeros", "aten::new_zeros", "aten::_efficientzerotensor", "aten::empty.memory_format", "aten::empty_strided",
+    "aten::empty_permuted", "aten::new_empty", "aten::new_empty_strided",
 )  # fmt: skip
 def zeros(like: Any, *args: Any, **kwargs: Any) -> Any:
     return _filled(0)
 
 
-@lowers("aten::ones", "aten::ones_like", "aten::new_ones")
+@lowers("aten::ones_like", rows="pointwise")
+@lowers("aten::ones", "aten::new_ones")
 def ones(like: Any, *args: Any, **kwargs: Any) -> Any:
     return _filled(1)
 

@@ -10,6 +10,7 @@ from . import dtypes
 from ._jax import jnp, lax
 from .context import out, precision
 from .registry import lowers
+from .rows import each_row, is_padded, needs_exact, rows_of
 
 GROUP_TILE = 128
 
@@ -41,13 +42,25 @@ def _add(x: Any, value: Any, beta: Any, alpha: Any) -> Any:
     return value.astype(dtypes.to_jax(out().dtype))
 
 
-@lowers("aten::mm", "aten::mm.dtype", "aten::bmm", "aten::bmm.dtype")
+def _rows(a: Any, b: Any) -> None:
+    """Padded rows of a give padded rows; so do matrices of a padded batch."""
+    if a.ndim == 3:
+        each_row((), a, b)
+    else:
+        rows_of(a, b)
+
+
+@lowers("aten::mm", "aten::mm.dtype", "aten::bmm", "aten::bmm.dtype", rows="masked")
 def mm(a: Any, b: Any, out_dtype: Any = None) -> Any:
+    _rows(a, b)
     return product(a, b).astype(dtypes.to_jax(out().dtype))
 
 
-@lowers("aten::addmm", "aten::baddbmm")
+@lowers("aten::addmm", "aten::baddbmm", rows="masked")
 def addmm(x: Any, a: Any, b: Any, *, beta: Any, alpha: Any) -> Any:
+    if is_padded(x) or (x.ndim == a.ndim and x.shape[0] != 1):
+        needs_exact(a, b, x)
+    _rows(a, b)
     return _add(x, product(a, b), beta, alpha)
 
 
@@ -139,7 +152,7 @@ def grouped_mm(a: Any, b: Any, offs: Any, bias: Any, out_dtype: Any) -> Any:
 
 
 def _tiles(rows: int, offs: Any) -> tuple[Any, Any, Any, int]:
-    """Tiles of rows that cover the groups, each in one of them: (group, first row, group's end) of each, and their rows."""
+    """Tiles that cover the groups, each in one of them: (group, first row, group's end) of each, and their rows."""
     tile = min(GROUP_TILE, max(rows, 1))
     ends = offs.astype(jnp.int32)
     starts = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])

@@ -10,6 +10,7 @@ from . import dtypes
 from ._jax import jnp, lax
 from .context import out
 from .registry import lowers
+from .rows import each_row
 
 
 def _wide(*xs: Any) -> Any:
@@ -37,8 +38,9 @@ def _backward(grad: Any, normal: Any, rstd: Any, axes: Sequence[int]) -> Any:
 # Layer norm and RMS norm: statistics over the last dimensions.
 
 
-@lowers("aten::native_layer_norm")
+@lowers("aten::native_layer_norm", rows="masked")
 def layer_norm(x: Any, shape: list[int], weight: Any, bias: Any, eps: float) -> Any:
+    each_row(range(x.ndim - len(shape), x.ndim), x)
     x, weight, bias = _wide(x, weight, bias)
     mean, var = _moments(x, range(x.ndim - len(shape), x.ndim))
     rstd = lax.rsqrt(var + eps)
@@ -64,8 +66,9 @@ def layer_norm_backward(
     )
 
 
-@lowers("aten::_fused_rms_norm")
+@lowers("aten::_fused_rms_norm", rows="masked")
 def rms_norm(x: Any, shape: list[int], weight: Any, eps: float | None) -> Any:
+    each_row(range(x.ndim - len(shape), x.ndim), x)
     x, weight = _wide(x, weight)
     if eps is None:
         eps = float(jnp.finfo(x.dtype).eps)

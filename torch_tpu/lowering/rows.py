@@ -93,6 +93,12 @@ def each_row(dims: Sequence[int], *operands: Any) -> None:
         pads_rows()
 
 
+def rows_of(x: Any, *others: Any) -> None:
+    """Row i of each result comes from row i of x and from all of the other operands."""
+    needs_exact(*others)
+    each_row((), x)
+
+
 def count(x: Any, dims: Sequence[int]) -> Any:
     """How many elements of x a reduction over `dims` sees: an int, or a 0-d int32 if x is padded along them."""
     static = math.prod(x.shape[d] for d in dims if d or not is_padded(x))

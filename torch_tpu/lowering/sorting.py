@@ -6,26 +6,29 @@ from typing import Any
 
 from ._jax import jnp, lax
 from .registry import lowers
+from .rows import each_row
 
 
-@lowers("aten::sort")
+@lowers("aten::sort", rows="masked")
 def sort(x: Any, dim: int, descending: bool) -> tuple[Any, Any]:
     return sort_stable(x, stable=True, dim=dim, descending=descending)
 
 
-@lowers("aten::sort.stable")
+@lowers("aten::sort.stable", rows="masked")
 def sort_stable(x: Any, *, stable: bool | None, dim: int, descending: bool) -> tuple[Any, Any]:
     if x.ndim == 0:
         return x, jnp.zeros((), jnp.int64)
+    each_row([dim % x.ndim], x)
     values, positions = sorted_with_positions(x, dim % x.ndim, descending)
     return values, positions.astype(jnp.int64)
 
 
-@lowers("aten::topk")
+@lowers("aten::topk", rows="masked")
 def topk(x: Any, k: int, dim: int, largest: bool, sorted: bool) -> tuple[Any, Any]:
     if x.ndim == 0:
         return x, jnp.zeros((), jnp.int64)
     axis = dim % x.ndim
+    each_row([axis], x)
     if largest:
         if jnp.issubdtype(x.dtype, jnp.floating):  # top_k puts NaN with the sign bit, x86's usual one, below everything
             x = jnp.where(x != x, jnp.full((), jnp.nan, x.dtype), x)
