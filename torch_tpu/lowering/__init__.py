@@ -7,6 +7,7 @@ import importlib
 
 MODULES = (
     "activations",
+    "attention",
     "convolution",
     "creation",
     "dynamic",
@@ -23,6 +24,7 @@ MODULES = (
     "random",
     "reductions",
     "scans",
+    "searching",
     "shapes",
     "sorting",
     "special",
