@@ -13,6 +13,7 @@ MODULES = (
     "dynamic",
     "foreach",
     "grid_sampler",
+    "histograms",
     "indexing",
     "losses",
     "matmul",

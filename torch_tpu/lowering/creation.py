@@ -81,7 +81,7 @@ def _sequence(start: Any, step: Any) -> Any:
     runtime=("start", "end"),
 )  # fmt: skip
 def linspace(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None) -> Any:
-    return dtypes.cast(_even(start, end, steps), out().dtype)
+    return dtypes.cast(even(start, end, steps), out().dtype)
 
 
 @lowers(
@@ -89,11 +89,11 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None) -> 
     runtime=("start", "end"),
 )  # fmt: skip
 def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: torch.dtype | None) -> Any:
-    exponent = _even(start, end, steps)
+    exponent = even(start, end, steps)
     return dtypes.cast(lax.pow(jnp.full_like(exponent, base), exponent), out().dtype)
 
 
-def _even(start: Any, end: Any, steps: int) -> Any:
+def even(start: Any, end: Any, steps: int) -> Any:
     """`steps` values from start to end. Counted from the nearer end, so both ends are exact."""
     promised = out().dtype
     inexact = promised.is_floating_point or promised.is_complex
