@@ -64,7 +64,7 @@ def _cubic_weights(t: Any) -> list[Any]:
 
 
 def _taps(point: Any, size: int, mode: int, padding: int, align: bool) -> tuple[Any, Any]:
-    """Positions and weights [N, taps, ...] of the elements of one axis that a point mixes."""
+    """Positions and weights [N, taps, points] of the elements of one axis that a point mixes."""
     if mode != BICUBIC:
         point = _pad(point, size, padding, align)
     if mode == NEAREST:
@@ -84,17 +84,20 @@ def _sample(x: Any, grid: Any, mode: int, padding: int, align: bool) -> Any:
     rank = len(sizes)
     if math.prod(x.shape) == 0 or math.prod(grid.shape) == 0:
         return jnp.zeros((*x.shape[:2], *grid.shape[1:-1]), x.dtype)
+    # Points in one dimension: XLA's CPU backend of jaxlib 0.10 crashes on sums over 8.
+    points = grid.reshape(grid.shape[0], math.prod(grid.shape[1:-1]), rank)
     positions, weight = [], 1
     for i, size in enumerate(sizes):
         # The grid names the last axis first.
-        point = _unnormalise(grid[..., rank - 1 - i], size, align)
+        point = _unnormalise(points[..., rank - 1 - i], size, align)
         at, w = (
-            v.reshape(v.shape[0], *(1,) * i, v.shape[1], *(1,) * (rank - 1 - i), *v.shape[2:])
+            v.reshape(v.shape[0], *(1,) * i, v.shape[1], *(1,) * (rank - 1 - i), v.shape[2])
             for v in _taps(point, size, mode, padding, align)
         )
         positions.append(at)
         weight = weight * w
-    return (_read(x, positions) * weight[:, None]).sum(range(2, 2 + rank))
+    value = (_read(x, positions) * weight[:, None]).sum(range(2, 2 + rank))
+    return value.reshape(*x.shape[:2], *grid.shape[1:-1])
 
 
 def _wide(*xs: Any) -> Any:

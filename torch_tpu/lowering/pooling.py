@@ -19,7 +19,7 @@ UNROLLED = 16
 
 
 def _ranks(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare `fn(rank, ...)` as the lowering of the two- and three-dimensional ops, the name having a gap for the rank."""
+    """Declare `fn(rank, ...)` as the lowering of the 2- and 3-dimensional ops, the name having a gap for the rank."""
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         for rank in (2, 3):
