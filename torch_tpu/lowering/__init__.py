@@ -11,6 +11,7 @@ MODULES = (
     "convolution",
     "creation",
     "dynamic",
+    "embedding",
     "foreach",
     "grid_sampler",
     "histograms",

@@ -104,9 +104,13 @@ def _accumulate(total: Any, part: Any, axis: int, i: Any) -> Any:
     return lax.dynamic_update_slice_in_dim(total, part, start, axis)
 
 
+def _chunks(length: int, size: int) -> int:
+    return max(-(-length // size), 1)
+
+
 def _padded(x: Any, axis: int, size: int) -> Any:
-    """x followed by zeros, up to a multiple of `size`; x itself where it is broadcast."""
-    missing = 0 if x.shape[axis] == 1 else -x.shape[axis] % size
+    """x followed by zeros, up to a whole number of chunks; x itself where it is broadcast."""
+    missing = 0 if x.shape[axis] == 1 else _chunks(x.shape[axis], size) * size - x.shape[axis]
     return x if missing == 0 else jnp.pad(x, [(0, missing if a == axis else 0) for a in range(x.ndim)])
 
 
@@ -145,9 +149,9 @@ def _masked(plan: Plan, keys: int, causal: bool) -> Plan:
     masks = [plan.allowed] if plan.allowed else []
     if causal:
         masks.append(lambda row, col: col <= row)
-    if keys % plan.cols:
+    count = _chunks(keys, plan.cols)
+    if count * plan.cols != keys:
         masks.append(lambda row, col: col < keys)
-    count = -(-keys // plan.cols)
 
     def allowed(row: Any, col: Any) -> Any:
         return functools.reduce(operator.and_, (m(row, col) for m in masks))
@@ -348,6 +352,7 @@ def flash_attention_for_cpu(
 ) -> tuple[Any, Any]:
     q5, k, v = _heads(q, k, v)
     value, lse = attention(q5, k, v, _plan(q5, k, scale, causal, bias=_bias(attn_mask, q5)))
+    lse = jnp.where(lse == -jnp.inf, 0, lse)
     return value.astype(q.dtype).reshape(q.shape), lse.astype(dtypes.to_jax(out(1).dtype)).reshape(q.shape[:-1])
 
 
@@ -390,7 +395,7 @@ def _varlen_plan(
     used = cum_k[1:] - cum_k[:-1] if used is None else used.astype(jnp.int32)
     shift = cum_k[:-1] + used - cum_q[1:]
     right = 0 if causal else right
-    segment, inside = _segments(cum_q, -(-length // rows) * rows)
+    segment, inside = _segments(cum_q, _chunks(length, rows) * rows)
     segment = jnp.minimum(segment, last)
     start = cum_k[segment] if left < 0 else jnp.maximum(cum_k[segment], jnp.arange(segment.size) + shift[segment] - left)
     end = cum_k[segment] + used[segment]
