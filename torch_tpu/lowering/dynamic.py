@@ -139,7 +139,7 @@ def _total(repeats: Any, *, output_size: int | None = None) -> Any:
 
 
 @lowers_dynamic(
-    "aten::repeat_interleave.Tensor", when=lambda repeats, *, output_size=None: output_size is None, bound=_total
+    "aten::repeat_interleave.Tensor", when=lambda repeats, output_size=None: output_size is None, bound=_total
 )
 def repeat_interleave_dynamic(repeats: Any, *, output_size: int | None = None, rows: int) -> Compacted:
     needs_exact(repeats)
