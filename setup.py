@@ -1,7 +1,10 @@
 """Builds the C++ core against the installed torch; everything else is in pyproject.toml."""
 
+import os
 import sysconfig
 from pathlib import Path
+
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # an older build of this package must not be loaded to build a new one
 
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension

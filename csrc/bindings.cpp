@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "autograd.h"
 #include "device.h"
 #include "dispatch.h"
 #include "modes.h"
@@ -144,6 +145,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("stablehlo_version", &pjrt::stablehlo_version);
   m.def("runtime_device_count", &pjrt::device_count);
   m.def("set_device_count", &set_device_count);
+  m.def("join_autograd", &join_autograd, "Give the devices queues in an autograd engine that started before the import.");
   m.def("device_count", &device_count);
   m.def("current_device", &current_device);
   m.def("set_device", &set_current_device);

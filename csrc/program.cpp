@@ -55,7 +55,7 @@ class Constants {
     if (table_.size() >= kCapacity) {
       table_.clear();
     }
-    key_.assign(1, static_cast<int64_t>(dtype));
+    key_.assign({static_cast<int64_t>(dtype), static_cast<int64_t>(dims.size())});
     key_.append(words.begin(), words.end());
     auto found = table_.find(key_);
     if (found == table_.end()) {

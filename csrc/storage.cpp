@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
+#include <mutex>
 
 #include "device.h"
 
@@ -39,10 +39,14 @@ void delete_block(void* block) {
 // Addresses start far above anything mapped, so that a stray read faults instead of reading something else.
 std::atomic<uintptr_t> g_next_address{uintptr_t{1} << 50};
 
-void* next_address(size_t nbytes) {
+const char* next_address(size_t nbytes) {
   size_t span = (nbytes + 511) / 512 * 512 + 512;
-  return reinterpret_cast<void*>(g_next_address.fetch_add(span, std::memory_order_relaxed));
+  return reinterpret_cast<const char*>(g_next_address.fetch_add(span, std::memory_order_relaxed));
 }
+
+// The list of live blocks, for the rare look-up by address.
+std::mutex g_blocks_mutex;
+Block* g_blocks = nullptr;
 
 struct TpuAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t nbytes) override {
@@ -101,15 +105,28 @@ c10::DeviceAllocator* allocator() {
   return &g_allocator;
 }
 
-Block::Block(int device, size_t nbytes) : device(device), nbytes(0) {
+Block::Block(int device, size_t nbytes) : device(device), nbytes(0), address(next_address(nbytes)) {
   check_memory(static_cast<int64_t>(nbytes), device, "allocating a tensor");
   Memory& memory = g_memory[device];
   memory.active_blocks.fetch_add(1, std::memory_order_relaxed);
   memory.allocations.fetch_add(1, std::memory_order_relaxed);
   account(nbytes);
+  std::lock_guard<std::mutex> lock(g_blocks_mutex);
+  next_ = g_blocks;
+  if (next_ != nullptr) {
+    next_->previous_ = this;
+  }
+  g_blocks = this;
 }
 
 Block::~Block() {
+  {
+    std::lock_guard<std::mutex> lock(g_blocks_mutex);
+    (previous_ != nullptr ? previous_->next_ : g_blocks) = next_;
+    if (next_ != nullptr) {
+      next_->previous_ = previous_;
+    }
+  }
   account(0);
   g_memory[device].active_blocks.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -149,9 +166,24 @@ void Block::check() const {
 }
 
 Block& block_of(const c10::StorageImpl& storage) {
-  void* context = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get_context();
-  TORCH_INTERNAL_ASSERT(context != nullptr, "a storage without a block");
-  return *static_cast<Block*>(context);
+  const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  if (C10_LIKELY(data.get_context() != nullptr)) {
+    return *static_cast<Block*>(data.get_context());
+  }
+  // PyTorch wraps raw addresses when it writes storages to files.
+  Block* block = find_block(data.get());
+  TORCH_CHECK(block != nullptr, "a storage on tpu at an address that is none of the device's");
+  return *block;
+}
+
+Block* find_block(const void* address) {
+  std::lock_guard<std::mutex> lock(g_blocks_mutex);
+  for (Block* block = g_blocks; block != nullptr; block = block->next_) {
+    if (address >= block->address && address < block->address + std::max<size_t>(block->nbytes, 1)) {
+      return block;
+    }
+  }
+  return nullptr;
 }
 
 Block& block_of(const at::TensorBase& tensor) {
@@ -162,7 +194,8 @@ c10::DataPtr allocate_block(size_t nbytes, int device) {
   ensure_started();
   check_device(device);
   auto block = std::make_unique<Block>(device, nbytes);
-  return {next_address(nbytes), block.release(), &delete_block,
+  void* address = const_cast<char*>(block->address);
+  return {address, block.release(), &delete_block,
           c10::Device(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(device))};
 }
 

@@ -17,7 +17,7 @@ using Dims = c10::SmallVector<int64_t, 6>;
 
 // The block of memory of one storage; the context of its DataPtr. Guarded by the device's launch lock.
 struct Block {
-  Block(int device, size_t nbytes);
+  Block(int device, size_t nbytes);  // raises OutOfMemoryError past the limit
   ~Block();
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
@@ -36,15 +36,22 @@ struct Block {
   // Raises the failure if the value is lost.
   void check() const;
 
+  const char* address;  // virtual: unique, never mapped, good for identity and arithmetic only
+
  private:
+  friend Block* find_block(const void* address);
   void account(size_t bytes);
+  Block *previous_ = nullptr, *next_ = nullptr;  // all live blocks
 };
+
+// The live block whose memory an address is in, null if none.
+Block* find_block(const void* address);
 
 // The block of a tensor on the device, and the same for a storage.
 Block& block_of(const at::TensorBase& tensor);
 Block& block_of(const c10::StorageImpl& storage);
 
-// A DataPtr with a fresh block. The address is virtual: unique, never mapped, good for identity and arithmetic only.
+// A DataPtr with a fresh block.
 c10::DataPtr allocate_block(size_t nbytes, int device);
 
 // A tensor over fresh memory. Raises OutOfMemoryError past the limit.

@@ -18,6 +18,7 @@ def _register() -> None:
     torch._register_device_module("tpu", device)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _C.set_device_count(runtime.device_count())
+    _C.join_autograd()
     _C.set_memory_limit(runtime.total_memory())
     _C.set_cpu_fallback(os.environ.get("TORCH_TPU_FALLBACK", "") == "cpu")
     _C.set_debug_mode(os.environ.get("TORCH_TPU_MODE", "strict") == "debug")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import _C, cache, compiler
+from . import _C, cache, compiler, layouts
 from .lowering import interpret, load_rules, rows, variants
 from .lowering._jax import jax, jnp, lax
 from .lowering.context import Context, using
@@ -35,13 +35,17 @@ _NOT_PROGRAMS = frozenset(
         "empty.memory_format empty_strided as_strided view _reshape_alias unfold view_as_real view_as_complex copy_ "
         "_copy_from _copy_from_and_resize _local_scalar_dense resize_ set_ set_.source_Storage set_.source_Tensor "
         "set_.source_Storage_storage_offset _has_compatible_shallow_copy_type native_batch_norm record_stream "
-        "_fused_sdp_choice is_pinned _pin_memory _to_copy lift lift_fresh item"
+        "_fused_sdp_choice is_pinned _pin_memory _to_copy lift lift_fresh item equal is_set_to"
     ).split()
 )
 _INDEXING = frozenset(
     {"aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index.Tensor",
      "aten::_unsafe_index_put", "aten::index.Tensor_out"}
 )  # fmt: skip
+
+
+# Writing the same value to every place: overlapping destinations are no question of order.
+_MAY_OVERLAP = frozenset({"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero_"})
 
 
 @dataclass(frozen=True)
@@ -135,35 +139,54 @@ class _Build:
         return self.lower()
 
     def meta(self) -> None:
-        """Run the op, and its functional form, on fake tensors: PyTorch's errors, shapes, dtypes, strides, aliasing."""
-        fakes = {id(x): self._fake(x) for x in (*self.operands, *self.scalars)}
-        device = torch.device("tpu", 0)
-        self.fakes = [
-            device if n == "device" else pytree.tree_map(lambda x: fakes.get(id(x), x), v)
-            for n, v in zip(self.names, self.values, strict=True)
-        ]
+        """Run the op, and its functional form, without data: PyTorch's errors, shapes, dtypes, strides, aliasing."""
         self.functional = variants.functional(self.op) if variants.mutates(self.op) else None
         if variants.mutates(self.op) and self.functional is None:
             raise interpret.not_implemented(self.op)
         self.pure = self.functional.op if self.functional else self.op
+        self._refuse_overlapping_writes()
+        self.metas = self._stand_ins(self._meta, "meta")
         self.dynamic = self._dynamic_rule()
         if self.dynamic is not None:
-            self.out: Any = None
             return
-        self.before = {id(f): tuple(f.shape) for f in fakes.values() if isinstance(f, torch.Tensor)}
-        if self.functional is not None:
-            # Before the op itself, which may resize what it writes to.
-            self.pure_fakes = self._call_fakes(self.pure, self.fakes)
+        try:
+            # Meta tensors run the C++ that CPU and CUDA run, and give its errors.
+            if self.functional is not None:
+                # Before the op itself, which may resize what it writes to.
+                self.pure_out = self._run(self.pure, self.metas)
+            self.out = self._run(self.op, self.metas)
+        except NotImplementedError:
+            # Fake tensors know more ops, by decompositions.
+            self.metas = self._stand_ins(self._fake, "tpu")
             with self.mode:
-                self.pure_out = self._run(self.pure, self.fakes)
-        with self.mode:
-            self.out = self._run(self.op, self.fakes)
+                if self.functional is not None:
+                    self.pure_out = self._run(self.pure, self.metas)
+                self.out = self._run(self.op, self.metas)
         if self.functional is None:
-            self.pure_out = self.out
+            self.pure_out = self.out = layouts.as_promised(self.op, self.metas, self.out)
+
+    def _stand_ins(self, make: Callable[[Any], Any], device: str) -> list[Any]:
+        made = {id(x): make(x) for x in (*self.operands, *self.scalars)}
+        return [
+            torch.device(device) if n == "device" else pytree.tree_map(lambda x: made.get(id(x), x), v)
+            for n, v in zip(self.names, self.values, strict=True)
+        ]
+
+    def _refuse_overlapping_writes(self) -> None:
+        if self.functional is None or self.op.name() in _MAY_OVERLAP:
+            return
+        by_name = dict(zip(self.names, self.values, strict=True))
+        for name, _ in self.functional.writes:
+            for x in pytree.tree_leaves(by_name[name]):
+                if isinstance(x, TensorOperand) and any(n > 1 and s == 0 for n, s in zip(x.sizes, x.strides, strict=True)):
+                    raise RuntimeError(
+                        "unsupported operation: more than one element of the written-to tensor refers to a single "
+                        "memory location. Please clone() the tensor before performing the operation."
+                    )
 
     def plan(self) -> None:
         """Where results go: new tensors, updated storages, resized outputs."""
-        by_name = dict(zip(self.names, zip(self.values, self.fakes, strict=True), strict=True))
+        by_name = dict(zip(self.names, zip(self.values, self.metas, strict=True), strict=True))
         self.tensors: list[Any] = []  # (fake, position among the functional op's results)
         self.writes: list[tuple[TensorOperand, torch.Tensor, int]] = []
         self.resizes = []
@@ -260,7 +283,8 @@ class _Build:
             self._plan_dynamic(compacted)
             return list(compacted.outputs), {i: c for i, c in enumerate(compacted.counts) if c is not None}
         args, kwargs = self._call(self.pure, arguments)
-        fakes = self.pure_fakes if self.functional else self._call_fakes(self.pure, self.fakes)
+        # Only decompositions are traced on fake tensors.
+        fakes = None if self.pure.name() in RULES else self._call(self.pure, self._stand_ins(self._fake, "tpu"))
         return interpret.lower(self.pure, args, kwargs, fakes, self.pure_out), {}
 
     def _new_tensor(self, fake: Any, value: Any, count: Any, outputs: list[Any], context: Context) -> tuple[Any, ...]:
@@ -302,7 +326,7 @@ class _Build:
 
     def _dynamic_rule(self) -> DynamicRule | None:
         rule = DYNAMIC_RULES.get(self.op.name())
-        if rule is None or (rule.when is not None and not rule.when(*_rule_arguments(self.op, self.fakes))):
+        if rule is None or (rule.when is not None and not rule.when(*_rule_arguments(self.op, self.metas))):
             return None
         return rule
 
@@ -323,17 +347,23 @@ class _Build:
         fields = {**operand.__dict__, "sizes": tuple(fake.shape), "strides": tuple(fake.stride()), "starts": 0}
         return TensorOperand(**{**fields, "kind": WHOLE if fake.numel() else 0})
 
-    def _fake(self, x: TensorOperand | ScalarOperand) -> Any:
+    def _meta(self, x: TensorOperand | ScalarOperand) -> Any:
         if isinstance(x, ScalarOperand):
-            if x.is_number:
-                return x.value
-            with self.mode:
-                return torch.empty((), dtype=x.dtype)
+            return x.value if x.is_number else torch.empty((), dtype=x.dtype, device="meta")
+        sizes = x.sizes_in(self.storages[x.storage])
+        made = torch.empty_strided(sizes, x.strides, dtype=x.dtype, device="meta")
+        made = torch._conj(made) if x.conj else made
+        return torch._neg_view(made) if x.neg else made
+
+    def _fake(self, x: TensorOperand | ScalarOperand) -> Any:
+        if isinstance(x, ScalarOperand) and x.is_number:
+            return x.value
+        meta = self._meta(x)
         with self.mode:
-            sizes = x.sizes_in(self.storages[x.storage])
-            fake = torch.empty_strided(sizes, x.strides, dtype=x.dtype, device="tpu")
-        if x.conj:
-            fake = torch._conj(fake)
+            if isinstance(x, ScalarOperand):
+                return torch.empty((), dtype=x.dtype)
+            fake = torch.empty_strided(meta.shape, meta.stride(), dtype=x.dtype, device="tpu")
+        fake = torch._conj(fake) if x.conj else fake
         return torch._neg_view(fake) if x.neg else fake
 
     def _call(self, op: OpOverload, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -342,10 +372,6 @@ class _Build:
         args = [named[a.name] for a in op._schema.arguments if not a.kwarg_only]
         kwargs = {a.name: named[a.name] for a in op._schema.arguments if a.kwarg_only and a.name != "generator"}
         return args, kwargs
-
-    def _call_fakes(self, op: OpOverload, fakes: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The fake arguments, with the shapes they had before the op ran."""
-        return self._call(op, fakes)
 
     def _run(self, op: OpOverload, fakes: Sequence[Any]) -> Any:
         args, kwargs = self._call(op, fakes)

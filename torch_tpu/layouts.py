@@ -1,0 +1,28 @@
+"""Memory formats PyTorch's shape functions don't know for this backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+_CONVOLUTIONS = frozenset(
+    {"aten::convolution", "aten::_convolution", "aten::convolution_overrideable", "aten::_convolution.deprecated"}
+)
+
+
+def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
+    """The fake result of an op with the strides it has on CPU.
+
+    Convolutions give channels_last if the input or the weight is; PyTorch's shape function asks for cuda.
+    """
+    if op.name() in _CONVOLUTIONS and out.ndim in (4, 5):
+        wanted = torch.channels_last if out.ndim == 4 else torch.channels_last_3d
+        follows = any(_suggests(t, wanted) for t in args[:2])
+        return torch.empty_like(out, memory_format=wanted if follows else torch.contiguous_format)
+    return out
+
+
+def _suggests(tensor: torch.Tensor, wanted: torch.memory_format) -> bool:
+    return tensor.ndim in (4, 5) and tensor.is_contiguous(memory_format=wanted) and not tensor.is_contiguous()
