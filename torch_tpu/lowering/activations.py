@@ -67,7 +67,7 @@ def elu(x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
 @pointwise("aten::elu_backward", runtime=("alpha", "scale", "input_scale"), static=("is_result",))
 def elu_backward(grad: Any, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Any) -> Any:
     left = x + alpha * scale if is_result else alpha * scale * lax.exp(jnp.where(x > 0, 0, x * input_scale))
-    return grad * jnp.where(x > 0, scale, input_scale * left)
+    return grad * jnp.where(x <= 0, input_scale * left, scale)
 
 
 @pointwise("aten::celu", runtime=("alpha",))
@@ -104,7 +104,7 @@ def silu(x: Any) -> Any:
 @pointwise("aten::silu_backward")
 def silu_backward(grad: Any, x: Any) -> Any:
     s = lax.logistic(x)
-    return grad * _conj(s * (1 + x * (1 - s)))
+    return grad * s * (1 + x * (1 - s))
 
 
 @pointwise("aten::mish")

@@ -118,7 +118,7 @@ def nll_loss(x: Any, target: Any, weight: Any, reduction: int, ignore_index: int
     share = jnp.where(kept, 1 if weight is None else weight.astype(picked.dtype)[target], 0).astype(picked.dtype)
     loss = jnp.where(kept, -picked * share, 0)
     dtype = dtypes.to_jax(out().dtype)
-    if reduction == NONE and out().ndim == target.ndim:
+    if reduction == NONE and x.ndim > 1:
         return loss.astype(dtype), jnp.zeros((), dtype)
     total = jnp.sum(share)
     value = jnp.sum(loss) / (total if reduction == MEAN else 1)

@@ -373,7 +373,7 @@ def _median_rank(valid: Any, n: int) -> Any:
 
 
 def _nanmedian_rank(valid: Any, n: int) -> Any:
-    return jnp.maximum(valid - 1, 0) // 2
+    return jnp.where(valid > 0, valid - 1, n - 1) // 2
 
 
 def _middle(x: Any, dim: int, keepdim: bool, rank: Callable[[Any, int], Any]) -> tuple[Any, Any]:

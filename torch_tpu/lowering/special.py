@@ -216,7 +216,7 @@ def airy_ai(x: Any) -> Any:
     right = lax.sqrt(size / 3) / math.pi * lax.exp(-zeta) * _scaled_k(zeta, 1 / 3, 1.0)
     p, q = _hankel_series(jnp.maximum(zeta, 40), 1 / 3)
     phase = zeta - math.pi / 4
-    left = (p * lax.cos(phase) - q * -lax.sin(phase)) / (lax.sqrt(math.pi * lax.sqrt(size)))
+    left = (p * lax.cos(phase) - q * lax.sin(phase)) / lax.sqrt(math.pi * lax.sqrt(size))
     value = jnp.where(x > 1.5, right, jnp.where(x < -16, left, _airy_integral(jnp.clip(x, -16, 1.5))))
     return jnp.where(jnp.isinf(x), 0, value)
 
