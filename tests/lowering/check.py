@@ -123,13 +123,13 @@ def _to_jax(x: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return jnp.asarray(x)
     x = x.detach().resolve_conj().resolve_neg()
-    if x.dtype == torch.bfloat16:
+    if x.dtype == torch.bfloat16 or (x.dtype.is_floating_point and x.dtype.itemsize == 1):
         return jnp.asarray(x.float().numpy()).astype(dtypes.to_jax(x.dtype))
     return jnp.asarray(x.numpy())
 
 
 def _to_torch(x: Any) -> torch.Tensor:
     dtype = dtypes.to_torch(x.dtype)
-    if dtype == torch.bfloat16:
+    if dtype == torch.bfloat16 or (dtype.is_floating_point and dtype.itemsize == 1):
         return torch.from_numpy(np.array(x.astype(jnp.float32))).to(dtype)
     return torch.from_numpy(np.array(x))

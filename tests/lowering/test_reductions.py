@@ -166,6 +166,17 @@ def test_scans_of_edges():
     check(aten.cumsum.default, torch.full((4,), 2**62), 0)
 
 
+def test_masked_softmax():
+    x = torch.randn(2, 3, 4, 4, requires_grad=True)
+    masks = [torch.rand(4, 4) < 0.5, torch.rand(2, 4) < 0.5, torch.rand(2, 3, 4, 4) < 0.5]
+    masks[2][0, 0, 0] = True  # a row with nothing left
+    with CheckMode() as mode:
+        for kind, mask in enumerate(masks):
+            y = torch._masked_softmax(x, mask, 3, kind)
+        y.square().sum().backward()
+    assert not mode.failures, mode.failures
+
+
 def test_order_statistics():
     x = torch.rand(5, 7)
     for k in (1, 4, 7):

@@ -303,6 +303,23 @@ def safe_softmax(x: Any, dim: int, dtype: torch.dtype | None) -> Any:
     return jnp.where(masked, 0, softmax(x, dim, False))
 
 
+@lowers("aten::_masked_softmax")
+def masked_softmax(x: Any, mask: Any, dim: int | None, mask_type: int | None) -> Any:
+    """mask_type: 0 for a mask (L, L) of x (B, H, L, L), 1 for one (B, L), 2 for one of x's shape. True is left out."""
+    if mask_type == 1:
+        mask = mask.reshape(mask.shape[0], 1, 1, mask.shape[1])
+    kept = ~jnp.broadcast_to(mask.astype(bool), x.shape)
+    wide = jnp.where(kept, _opmath(x), -math.inf)
+    dims = axes(x.ndim - 1 if dim is None else dim, x.ndim)
+    weight = jnp.where(kept, lax.exp(wide - _finite(_highest(wide, dims))), 0)
+    return _result(weight / jnp.maximum(jnp.sum(weight, dims, keepdims=True), jnp.finfo(weight.dtype).tiny))
+
+
+@lowers("aten::_masked_softmax_backward")
+def masked_softmax_backward(grad: Any, y: Any, mask: Any, dim: int | None) -> Any:
+    return softmax_backward(grad, y, y.ndim - 1 if dim is None else dim, out().dtype)
+
+
 @lowers("aten::_log_softmax", rows="masked")
 def log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
     each_row(axes(dim, x.ndim), x)
