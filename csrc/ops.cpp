@@ -7,6 +7,7 @@
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/all.h>
 #include <ATen/ops/empty.h>
@@ -305,6 +306,28 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
   return at::_native_batch_norm_legit(input, weight, bias, training, momentum, eps);
 }
 
+// A conversion on the device is a program like any other; one that crosses devices is an allocation and a copy.
+void to_copy(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const at::Tensor& self = torch::jit::peek(*stack, 0, 7).toTensor();
+  const c10::IValue& device = torch::jit::peek(*stack, 3, 7);
+  bool stays = on_tpu(self) && (device.isNone() || device.toDevice() == self.device() ||
+                                (device.toDevice().type() == self.device().type() && !device.toDevice().has_index() &&
+                                 self.device().index() == current_device()));
+  if (stays) {
+    run_op(op, stack);
+    return;
+  }
+  auto optional_type = [&](size_t i) { return torch::jit::peek(*stack, i, 7).toOptional<int64_t>(); };
+  auto dtype = optional_type(1), layout = optional_type(2), format = optional_type(6);
+  at::Tensor result = at::native::_to_copy(
+      self, dtype ? std::optional(static_cast<at::ScalarType>(*dtype)) : std::nullopt,
+      layout ? std::optional(static_cast<at::Layout>(*layout)) : std::nullopt, device.toOptional<c10::Device>(),
+      torch::jit::peek(*stack, 4, 7).toOptional<bool>(), torch::jit::peek(*stack, 5, 7).toBool(),
+      format ? std::optional(static_cast<at::MemoryFormat>(*format)) : std::nullopt);
+  torch::jit::drop(*stack, 7);
+  stack->push_back(std::move(result));
+}
+
 bool equal(const at::Tensor& self, const at::Tensor& other) {
   TORCH_CHECK(self.device() == other.device(), "Expected all tensors to be on the same device, but found at least two devices, ",
               self.device(), " and ", other.device());
@@ -379,6 +402,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", set_source_tensor);
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
   m.impl("native_batch_norm", native_batch_norm);
+  m.impl("_to_copy", torch::CppFunction::makeFromBoxedFunction<&to_copy>());
   m.impl("equal", equal);
   m.impl("is_set_to", is_set_to);
   m.impl("record_stream", record_stream);

@@ -15,11 +15,16 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+    unset_fake_temporarily,
+)
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import _C, cache, compiler, layouts
-from .lowering import interpret, load_rules, rows, variants
+from . import _C, cache, compiler, errors, layouts
+from .lowering import dtypes, interpret, load_rules, rows, variants
 from .lowering._jax import jax, jnp, lax
 from .lowering.context import Context, using
 from .lowering.dtypes import to_jax
@@ -82,8 +87,9 @@ def ops_to_register() -> list[str]:
         if composite and not _stripped(name) in RULES:
             continue
         if has(name, "CPU") or composite or has(name, "CompositeExplicitAutogradNonFunctional"):
-            schema = torch._C._get_schema(*_split(name))
-            if not any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns):
+            op = variants.find(name)
+            views = any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
+            if not views and torch.Tag.inplace_view not in op.tags:
                 names.append(name)
     return [n.removeprefix("aten::") for n in names]
 
@@ -130,7 +136,7 @@ class _Build:
         self.names = [a.name for a in op._schema.arguments]
         self.operands = [x for x in pytree.tree_leaves(values) if isinstance(x, TensorOperand)]
         self.scalars = [x for x in pytree.tree_leaves(values) if isinstance(x, ScalarOperand)]
-        self.mode = FakeTensorMode()
+        self.mode = FakeTensorMode(allow_fallback_kernels=False)
 
     def compile(self) -> tuple[dict[str, Any], _C.Executable | None]:
         """The plan (what the core needs to run it) and the executable."""
@@ -156,14 +162,53 @@ class _Build:
                 self.pure_out = self._run(self.pure, self.metas)
             self.out = self._run(self.op, self.metas)
         except NotImplementedError:
-            # Fake tensors know more ops, by decompositions.
-            self.metas = self._stand_ins(self._fake, "tpu")
-            with self.mode:
-                if self.functional is not None:
-                    self.pure_out = self._run(self.pure, self.metas)
-                self.out = self._run(self.op, self.metas)
+            self._meta_from_fakes()
+        except Exception as error:
+            if self.with_rows:
+                raise rows.Specialise from error  # with all rows the shapes don't fit
+            errors.raise_as_on_cpu(error, self.op, *self._call(self.op, self.metas))
         if self.functional is None:
             self.pure_out = self.out = layouts.as_promised(self.op, self.metas, self.out)
+
+    def _meta_from_fakes(self) -> None:
+        """Ops without a C++ shape function: PyTorch's fake rules and decompositions, or else our lowering."""
+        metas = self._stand_ins(self._fake, "tpu")
+        try:
+            with self.mode:
+                if self.functional is not None:
+                    self.pure_out = self._run(self.pure, metas)
+                self.out = self._run(self.op, metas)
+        except (NotImplementedError, UnsupportedOperatorException, DynamicOutputShapeException):
+            if self.pure.name() not in RULES:
+                raise interpret.not_implemented(self.op) from None
+            self.pure_out = self._out_from_lowering()
+            self.out = self.pure_out
+        else:
+            self.metas = metas
+
+    def _out_from_lowering(self) -> Any:
+        """The functional op's results, as meta tensors, by tracing its rule."""
+        with jax.enable_x64(True), using(Context(rng=jnp.zeros(4, jnp.uint32))):
+            specs = {id(x): _spec(x, self.storages) for x in (*self.operands, *self.scalars)}
+            order = list(specs)
+
+            def run(*arrays: Any) -> list[Any]:
+                values = dict(zip(order, arrays, strict=True))
+                arguments = [pytree.tree_map(lambda x: values.get(id(x), x), v) for v in self.values]
+                args, kwargs = self._call(self.pure, arguments)
+                return interpret.lower(self.pure, args, kwargs, None, [])
+
+            shapes = jax.eval_shape(run, *specs.values())
+        metas = [torch.empty(s.shape, dtype=dtypes.to_torch(s.dtype), device="meta") for s in shapes]
+        returns = self.pure._schema.returns
+        if len(returns) == 1:
+            return metas if str(returns[0].type).startswith("List") else metas[0]
+        if self.functional is None:
+            return tuple(metas)
+        # Lists among the results are as long as the lists they are the new values of.
+        by_name, queue = dict(zip(self.names, self.metas, strict=True)), iter(metas)
+        lengths = {i: len(by_name[n]) for n, i in self.functional.writes if isinstance(by_name[n], list)}
+        return tuple([next(queue) for _ in range(lengths[i])] if i in lengths else next(queue) for i in range(len(returns)))
 
     def _stand_ins(self, make: Callable[[Any], Any], device: str) -> list[Any]:
         made = {id(x): make(x) for x in (*self.operands, *self.scalars)}
@@ -198,6 +243,7 @@ class _Build:
                 for (operand, fake), position in zip(pairs, flat_positions[result], strict=True):
                     if operand is None:
                         continue
+                    errors.check_cast(self._flat_out(position), operand.dtype)
                     if tuple(fake.shape) != operand.sizes_in(self.storages[operand.storage]):
                         self.resizes.append((operand.index, list(fake.shape), list(fake.stride())))
                         operand = self._resized(operand, fake)
@@ -276,6 +322,9 @@ class _Build:
                 outputs.append(array)
         return outputs
 
+    def _flat_out(self, position: int) -> torch.dtype:
+        return pytree.tree_leaves(self.pure_out, is_leaf=lambda x: x is None)[position].dtype
+
     def _results(self, arguments: list[Any], context: Context) -> tuple[list[Any], dict[int, Any]]:
         """The functional op's results, flat, and the true row counts of those of unknown size."""
         if self.dynamic is not None:
@@ -317,7 +366,7 @@ class _Build:
         if compacted.dim:
             raise NotImplementedError(f"{self.op.name()}: a boolean mask behind a slice; put the mask first: x.movedim(...)")
         fakes = [
-            None if o is None else torch.empty(o.shape, dtype=interpret.dtypes.to_torch(o.dtype), device="meta")
+            None if o is None else torch.empty(o.shape, dtype=dtypes.to_torch(o.dtype), device="meta")
             for o in compacted.outputs
         ]
         self.tensors = [(f, i) for i, f in enumerate(fakes) if f is not None]
@@ -370,7 +419,7 @@ class _Build:
         """The arguments of `op`, which has those of this call or fewer, by name."""
         named = dict(zip(self.names, values, strict=True))
         args = [named[a.name] for a in op._schema.arguments if not a.kwarg_only]
-        kwargs = {a.name: named[a.name] for a in op._schema.arguments if a.kwarg_only and a.name != "generator"}
+        kwargs = {a.name: named[a.name] for a in op._schema.arguments if a.kwarg_only}
         return args, kwargs
 
     def _run(self, op: OpOverload, fakes: Sequence[Any]) -> Any:
@@ -415,6 +464,12 @@ class _Build:
             return ("none",)
         self.tensors.append((fake, position))
         return ("new", len(self.tensors) - 1)
+
+
+def _spec(x: TensorOperand | ScalarOperand, storages: list[Storage]) -> Any:
+    if isinstance(x, ScalarOperand):
+        return jax.ShapeDtypeStruct((), to_jax(x.dtype), weak_type=x.is_number)
+    return jax.ShapeDtypeStruct(x.sizes_in(storages[x.storage]), to_jax(x.dtype))
 
 
 def _rule_arguments(op: OpOverload, values: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,53 @@
+"""Wrong arguments raise what they raise on CPU: the same type, the same words."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+import torch.utils._pytree as pytree
+from torch._ops import OpOverload
+
+# Operands larger than this are not made on the CPU to hear its error.
+_MOST_BYTES = 1 << 28
+
+
+def raise_as_on_cpu(error: Exception, op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> NoReturn:
+    """Raise what the op raises on CPU for operands of these shapes, or `error` if it takes them there.
+
+    Shape functions written in Python check what the kernels check, in other words. Only the failing call pays for this.
+    """
+    metas = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    if sum(m.untyped_storage().nbytes() for m in metas) <= _MOST_BYTES:
+        host_args, host_kwargs = pytree.tree_map(_on_cpu, (args, kwargs))
+        try:
+            op(*host_args, **host_kwargs)
+        except Exception as said:  # noqa: BLE001 - whatever PyTorch says
+            raise said from None
+    raise error
+
+
+def check_cast(result: torch.dtype, target: torch.dtype) -> None:
+    """Raise PyTorch's RuntimeError unless an in-place or `out=` result of one dtype may go into another."""
+    if not torch.can_cast(result, target):
+        raise RuntimeError(
+            f"result type {_name(result)} can't be cast to the desired output type {_name(target)}"
+        )
+
+
+def _on_cpu(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+        return made if x.dtype.is_floating_point or x.dtype.is_complex else made.zero_()
+    return torch.device("cpu") if isinstance(x, torch.device) else x
+
+
+_NAMES = {
+    torch.bool: "Bool", torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int",
+    torch.int64: "Long", torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float",
+    torch.float64: "Double", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+}  # fmt: skip
+
+
+def _name(dtype: torch.dtype) -> str:
+    return _NAMES.get(dtype, str(dtype))
