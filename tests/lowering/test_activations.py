@@ -8,25 +8,8 @@ import torch.nn.functional as F
 from check import CheckMode, check
 
 aten = torch.ops.aten
-EDGES = [
-    math.nan,
-    math.inf,
-    -math.inf,
-    0.0,
-    -0.0,
-    0.5,
-    -0.5,
-    1.0,
-    -1.0,
-    3.0,
-    -3.0,
-    6.0,
-    -6.0,
-    25.0,
-    -25.0,
-    100.0,
-    -100.0,
-]
+FINITE = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 3.0, -3.0, 6.0, -6.0, 25.0, -25.0, 100.0, -100.0]
+EDGES = [math.nan, math.inf, -math.inf, *FINITE]
 
 ACTIVATIONS = [
     F.relu, F.relu6, F.silu, F.mish, F.hardswish, F.hardsigmoid, F.hardtanh, F.logsigmoid, F.softsign, F.tanhshrink,

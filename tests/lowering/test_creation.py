@@ -32,9 +32,10 @@ def test_fill_values():
     check(aten.full.default, [2], 1 + 2j)
 
 
-@pytest.mark.parametrize(
-    "args", [(0, 5, 1), (2**33, 2**33 + 3, 1), (5, -5, -3), (0.0, 1.0, 0.1), (1, 1, 1), (-1.5, 2, 0.25), (0, 7, 2.5)]
-)
+RANGES = [(0, 5, 1), (2**33, 2**33 + 3, 1), (5, -5, -3), (0.0, 1.0, 0.1), (1, 1, 1), (-1.5, 2, 0.25), (0, 7, 2.5)]
+
+
+@pytest.mark.parametrize("args", RANGES)
 def test_arange(args):
     check(aten.arange.start_step, *args)
     check(aten.arange.start_step, *args, dtype=torch.float64)
@@ -66,8 +67,10 @@ def test_matrices():
 FLOAT_VALUES = torch.tensor([0.0, -0.0, 1.9, -1.9, 200.0, -200.0, 70000.0])
 
 
-@pytest.mark.parametrize("to", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.float16,
-                                torch.bfloat16, torch.float64, torch.complex64, torch.float8_e5m2])  # fmt: skip
+TYPES = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("to", [*TYPES, torch.float64, torch.complex64, torch.float8_e5m2])
 def test_conversions(to):
     check(aten._to_copy.default, FLOAT_VALUES, dtype=to)
     if to != torch.float8_e5m2:

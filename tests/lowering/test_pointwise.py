@@ -258,8 +258,13 @@ def test_special_functions():
     check(aten.special_zeta.default, s, q)
 
 
-@pytest.mark.parametrize("name", ["chebyshev_polynomial_t", "shifted_chebyshev_polynomial_w", "hermite_polynomial_h",
-                                  "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"])  # fmt: skip
+POLYNOMIALS = (
+    "chebyshev_polynomial_t shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he "
+    "laguerre_polynomial_l legendre_polynomial_p"
+)
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS.split())
 def test_polynomials(name):
     op = getattr(aten, f"special_{name}")
     check(op.default, torch.linspace(-2, 2, 9, dtype=torch.float64)[:, None], torch.tensor([-1, 0, 1, 2, 5]))

@@ -145,8 +145,8 @@ def _row_spans(first: np.ndarray, length: np.ndarray) -> Any:
     return dtypes.cast(jnp.stack([row, entry + jnp.asarray(first - begin, jnp.int32)[row]]), out().dtype)
 
 
-@lowers("aten::_to_copy", rows="pointwise")
-def to_copy(x: Any, **kwargs: Any) -> Any:
+@lowers("aten::_to_copy", "prims::convert_element_type", rows="pointwise")
+def to_copy(x: Any, *args: Any, **kwargs: Any) -> Any:
     return dtypes.cast(x, out().dtype)
 
 

@@ -308,7 +308,7 @@ def native_dropout(x: Any, p: float, train: bool | None) -> Any:
     return jnp.where(kept, x * np.asarray(1 / (1 - p) if p < 1 else 0, x.dtype), 0), kept
 
 
-@pointwise("aten::native_dropout_backward", static=("mask", "scale"))
+@pointwise("aten::native_dropout_backward", static=("mask", "scale"), to="float")
 def native_dropout_backward(grad: Any, mask: Any, scale: float) -> Any:
     return jnp.where(mask, grad * scale, 0)
 

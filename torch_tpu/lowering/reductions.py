@@ -312,7 +312,7 @@ def masked_softmax(x: Any, mask: Any, dim: int | None, mask_type: int | None) ->
     wide = jnp.where(kept, _opmath(x), -math.inf)
     dims = axes(x.ndim - 1 if dim is None else dim, x.ndim)
     weight = jnp.where(kept, lax.exp(wide - _finite(_highest(wide, dims))), 0)
-    return _result(weight / jnp.maximum(jnp.sum(weight, dims, keepdims=True), jnp.finfo(weight.dtype).tiny))
+    return _result(weight / jnp.sum(weight, dims, keepdims=True))
 
 
 @lowers("aten::_masked_softmax_backward")
