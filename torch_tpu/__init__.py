@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import os
 
-import torch
 
-from . import _C, device, runtime
+def _autoload() -> None:
+    """The entry point: importing the package is what registers the device.
+
+    Defined before torch is imported: where this package is imported first, that import calls it.
+    """
+
+
+import torch  # noqa: E402
+
+from . import _C, device, runtime  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = ["__version__"]
@@ -23,10 +31,6 @@ def _register() -> None:
     _C.set_cpu_fallback(os.environ.get("TORCH_TPU_FALLBACK", "") == "cpu")
     _C.set_debug_mode(os.environ.get("TORCH_TPU_MODE", "strict") == "debug")
     torch.backends.tpu = device.Backend()
-
-
-def _autoload() -> None:
-    """The entry point: importing the package is what registers the device."""
 
 
 _register()
