@@ -37,10 +37,11 @@ __all__ = ["OpInfo", "ScalarOperand", "Storage", "TensorOperand", "build", "op_i
 _NOT_PROGRAMS = frozenset(
     "aten::" + n
     for n in (
-        "empty.memory_format empty_strided as_strided view _reshape_alias unfold view_as_real view_as_complex copy_ "
-        "_copy_from _copy_from_and_resize _local_scalar_dense resize_ set_ set_.source_Storage set_.source_Tensor "
-        "set_.source_Storage_storage_offset _has_compatible_shallow_copy_type native_batch_norm record_stream "
-        "_fused_sdp_choice is_pinned _pin_memory _to_copy lift lift_fresh item equal is_set_to"
+        "empty.memory_format empty_strided empty_like empty_permuted new_empty new_empty_strided as_strided view "
+        "_reshape_alias unfold view_as_real view_as_complex copy_ _copy_from _copy_from_and_resize _local_scalar_dense "
+        "resize_ set_ set_.source_Storage set_.source_Tensor set_.source_Storage_storage_offset "
+        "_has_compatible_shallow_copy_type native_batch_norm record_stream _fused_sdp_choice is_pinned _pin_memory "
+        "_to_copy lift lift_fresh item equal is_set_to"
     ).split()
 )
 _INDEXING = frozenset(
