@@ -250,7 +250,9 @@ def _add_chunk(total: Any, part: Any, i: Any, j: Any) -> Any:
     if total.shape == part.shape:
         return total + part
     zero = jnp.int32(0)
-    chunks = (zero if t == p else jnp.int32(c * p) for t, p, c in zip(total.shape[3:], part.shape[3:], (i, j), strict=True))
+    chunks = (
+        zero if t == p else jnp.int32(c * p) for t, p, c in zip(total.shape[3:], part.shape[3:], (i, j), strict=True)
+    )
     start = (zero, zero, zero, *chunks)
     return lax.dynamic_update_slice(total, part + lax.dynamic_slice(total, start, part.shape), start)
 
@@ -397,7 +399,9 @@ def _varlen_plan(
     right = 0 if causal else right
     segment, inside = _segments(cum_q, _chunks(length, rows) * rows)
     segment = jnp.minimum(segment, last)
-    start = cum_k[segment] if left < 0 else jnp.maximum(cum_k[segment], jnp.arange(segment.size) + shift[segment] - left)
+    start = (
+        cum_k[segment] if left < 0 else jnp.maximum(cum_k[segment], jnp.arange(segment.size) + shift[segment] - left)
+    )
     end = cum_k[segment] + used[segment]
     if right >= 0:
         end = jnp.minimum(end, jnp.arange(segment.size) + shift[segment] + right + 1)
@@ -494,6 +498,4 @@ def flash_attention_backward(
         lse = lse.swapaxes(0, 1)
     grads = attention_backward(grad, q5, k5, v5, value, lse.reshape(q5.shape[:-1]), plan, False)[:3]
     heads = (g.reshape(-1, *g.shape[-2:]) for g in grads)
-    return tuple(
-        jnp.moveaxis(g, 0, 1).reshape(x.shape).astype(x.dtype) for g, x in zip(heads, (q, k, v), strict=True)
-    )
+    return tuple(jnp.moveaxis(g, 0, 1).reshape(x.shape).astype(x.dtype) for g, x in zip(heads, (q, k, v), strict=True))

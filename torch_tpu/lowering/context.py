@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ class Context:
     """The state of one program being lowered.
 
     outs: the fake tensors of the op being lowered, flat, in the order of its returns (None for absent ones).
+    ins: the op's positional arguments, with fake tensors for tensors; empty where nobody says.
     rng: uint32[4], the generator's seed (low, high word) and offset (low, high word); None outside random ops.
     rng_used: random elements drawn so far, each op's rounded up to 4.
     rows: 0-d int32, how many rows (of dimension 0) of the padded operands are valid; None where no operand is padded.
@@ -26,6 +27,7 @@ class Context:
     """
 
     outs: list[Any] = field(default_factory=list)
+    ins: Sequence[Any] = ()
     rng: Any = None
     rng_used: int = 0
     matmul_precision: str = "highest"
@@ -60,6 +62,12 @@ def using(ctx: Context) -> Iterator[Context]:
 def out(i: int = 0) -> torch.Tensor:
     """The i-th promised output (a fake tensor): its shape, dtype and strides."""
     return context().outs[i]
+
+
+def is_contiguous(i: int) -> bool:
+    """Whether the i-th positional argument is, for the few ops whose results mean something else if not."""
+    ins = context().ins
+    return ins[i].is_contiguous() if i < len(ins) else True
 
 
 def precision(*operands: Any) -> Any:

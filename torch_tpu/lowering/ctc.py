@@ -27,7 +27,9 @@ def _states(targets: Any, lengths: Any, labels: int, blank: int) -> Any:
     at = jnp.arange(labels, dtype=jnp.int32)
     if targets.ndim == 1:
         first = jnp.cumsum(lengths) - lengths
-        chosen = jnp.take(targets, first[:, None] + at, mode="clip") if targets.size else jnp.zeros((first.size, labels))
+        chosen = (
+            jnp.take(targets, first[:, None] + at, mode="clip") if targets.size else jnp.zeros((first.size, labels))
+        )
     else:
         chosen = targets[:, :labels]
     inside = at < lengths[:, None]

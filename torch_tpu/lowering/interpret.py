@@ -32,7 +32,7 @@ def lower(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], fakes: Se
     operands = [x for x in pytree.tree_leaves((args, kwargs)) if is_array(x)]
     rows.admit(rule.rows if rule else None, operands, flat_out)
     if rule is not None:
-        values = _call(op, rule, args, kwargs, flat_out)
+        values = _call(op, rule, args, kwargs, flat_out, fakes)
     else:
         graph = decompose(op, *fakes)
         values = interpret(graph, operands)
@@ -135,14 +135,17 @@ def _node(node: Node, values: dict[Node, Any]) -> Any:
     return pytree.tree_unflatten(result, pytree.tree_structure(out))
 
 
-def _call(op: OpOverload, rule: Rule, args: Sequence[Any], kwargs: dict[str, Any], outs: list[Any]) -> list[Any]:
+def _call(
+    op: OpOverload, rule: Rule, args: Sequence[Any], kwargs: dict[str, Any], outs: list[Any], fakes: Sequence[Any] | None
+) -> list[Any]:
     positional, named = _bind(op, args, kwargs)
     ctx = context()
-    previous, ctx.outs = ctx.outs, outs
+    previous = ctx.outs, ctx.ins
+    ctx.outs, ctx.ins = outs, () if fakes is None else fakes[0]
     try:
         return pytree.tree_leaves(rule.fn(*positional, **named), is_leaf=_is_none)
     finally:
-        ctx.outs = previous
+        ctx.outs, ctx.ins = previous
 
 
 def _bind(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

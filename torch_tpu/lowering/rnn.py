@@ -32,9 +32,7 @@ def lstm_cell(x: Any, h: Any, cx: Any, bias_x: Any, bias_h: Any) -> tuple[Any, .
 
 
 @lowers("aten::_thnn_fused_lstm_cell_backward_impl")
-def lstm_cell_backward(
-    grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, gates: Any, has_bias: bool
-) -> tuple[Any, ...]:
+def lstm_cell_backward(grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, gates: Any, has_bias: bool) -> tuple[Any, ...]:
     """Gradients to (gates before activation, cell state, bias)."""
     if grad_hy is None and grad_cy is None:
         return None, None, None
