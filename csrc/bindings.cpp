@@ -146,6 +146,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("runtime_device_count", &pjrt::device_count);
   m.def("set_device_count", &set_device_count);
   m.def("join_autograd", &join_autograd, "Give the devices queues in an autograd engine that started before the import.");
+  m.def("settle_autograd", &settle_autograd, Released());
   m.def("device_count", &device_count);
   m.def("current_device", &current_device);
   m.def("set_device", &set_current_device);

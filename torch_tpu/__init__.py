@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 
 
@@ -27,6 +28,8 @@ def _register() -> None:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _C.set_device_count(runtime.device_count())
     _C.join_autograd()
+    if hasattr(_C, "settle_autograd"):
+        atexit.register(_C.settle_autograd)
     _C.set_memory_limit(runtime.total_memory())
     _C.set_cpu_fallback(os.environ.get("TORCH_TPU_FALLBACK", "") == "cpu")
     _C.set_debug_mode(os.environ.get("TORCH_TPU_MODE", "strict") == "debug")

@@ -33,6 +33,12 @@ def is_initialized() -> bool:
     return _C.started() and not _C.in_bad_fork()
 
 
+def __getattr__(name: str) -> Any:
+    if name == "_initialized":  # torch.utils.checkpoint reads it to know whether there is a random state to keep
+        return is_initialized()
+    raise AttributeError(f"module 'torch.tpu' has no attribute {name!r}")
+
+
 def init() -> None:
     """Make the PJRT client now instead of at first use."""
     _C.ensure_started()

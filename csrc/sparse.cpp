@@ -1,0 +1,25 @@
+// Sparse layouts are not supported: every op on them says so and what to do instead.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+namespace torch_tpu {
+
+namespace {
+
+void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),
+                              ": sparse tensors are not supported on device 'tpu'. Use dense tensors: to_dense() before "
+                              "moving, sparse=False in Embedding and EmbeddingBag");
+}
+
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse>());
+}
+
+TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse>());
+}
+
+}  // namespace
+
+}  // namespace torch_tpu
