@@ -32,27 +32,34 @@ class Draw:
 
     def words(self, stream: Any = 0) -> Any:
         """uint32[count]."""
-        return self.in_order(self.lanes(stream))
+        a, b, c, d = self.blocks(stream)
+        return jnp.where(self.lane() < 2, self.alternate(a, b), self.alternate(c, d))
 
     def wide(self, stream: int = 0) -> Any:
         """uint64[count], of two streams."""
         return _u64(self.words(2 * stream + 1), self.words(2 * stream))
 
-    def lanes(self, stream: Any) -> list[Any]:
-        """Four arrays uint32[blocks], the blocks that hold the op's words."""
+    def lane(self) -> Any:
+        return self._place() & np.uint32(3)
+
+    def alternate(self, even: Any, odd: Any) -> Any:
+        """One value in lanes 0 and 2, another in lanes 1 and 3."""
+        return jnp.where(self.lane() & np.uint32(1) == 0, even, odd)
+
+    def blocks(self, stream: Any) -> list[Any]:
+        """The four words uint32[count] of each element's block.
+
+        Four elements compute the same block: then all of it is one fusion, while words of one block laid side by side
+        cost a TPU a padded copy and its compiler half a minute.
+        """
         first = self.offset >> np.uint64(2)
         low, high = first.astype(jnp.uint32), (first >> np.uint64(32)).astype(jnp.uint32)
-        block = low + lax.iota(jnp.uint32, (self.count + 6) // 4)
+        block = low + (self._place() >> np.uint32(2))
         high = high + (block < low).astype(jnp.uint32)
         return philox(self.seed, [block, high, jnp.full_like(block, stream), jnp.zeros_like(block)])
 
-    def in_order(self, lanes: list[Any]) -> Any:
-        """Arrays [blocks] of lanes 0 to 3 as one [count], from the op's first element on."""
-        a, b, c, d = (jnp.broadcast_to(lane[:, None], (lane.shape[0], 4)) for lane in lanes)
-        lane = lax.broadcasted_iota(jnp.int32, a.shape, 1)
-        flat = jnp.where(lane < 2, jnp.where(lane == 0, a, b), jnp.where(lane == 2, c, d)).reshape(-1)
-        start = (self.offset & np.uint64(3)).astype(jnp.int32)
-        return lax.dynamic_slice(flat, (start,), (self.count,))
+    def _place(self) -> Any:
+        return lax.iota(jnp.uint32, self.count) + (self.offset & np.uint64(3)).astype(jnp.uint32)
 
 
 def draw(count: int) -> Draw:
@@ -64,7 +71,7 @@ def draw(count: int) -> Draw:
 
 
 def philox(key: Any, counter: list[Any]) -> list[Any]:
-    """Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3) in 32-bit arithmetic."""
+    """Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3)."""
     k0, k1 = key[0], key[1]
     c0, c1, c2, c3 = counter
     for _ in range(10):
@@ -75,13 +82,9 @@ def philox(key: Any, counter: list[Any]) -> list[Any]:
 
 
 def _multiply(m: int, x: Any) -> tuple[Any, Any]:
-    """High and low word of a product of 32-bit words, from products of halves."""
-    half, mask = np.uint32(16), np.uint32(0xFFFF)
-    m_high, m_low = np.uint32(m >> 16), np.uint32(m & 0xFFFF)
-    x_high, x_low = x >> half, x & mask
-    middle = m_high * x_low + (m_low * x_low >> half)
-    rest = m_low * x_high + (middle & mask)
-    return m_high * x_high + (middle >> half) + (rest >> half), x * np.uint32(m)
+    """High and low word of a product of 32-bit words."""
+    product = x.astype(jnp.uint64) * np.uint64(m)
+    return (product >> np.uint64(32)).astype(jnp.uint32), product.astype(jnp.uint32)
 
 
 def _u64(high: Any, low: Any) -> Any:
@@ -120,17 +123,21 @@ def _mantissa(dtype: torch.dtype) -> int:
 
 def _standard_normal(d: Draw, dtype: torch.dtype, stream: Any = 0) -> Any:
     """[count] values, by the Box-Muller transform of lanes (0, 1) and (2, 3)."""
-    lanes = d.lanes(stream)
+    first, second = _pair(d, stream)
     if dtype == torch.float64:
-        more = d.lanes(stream + 1)
-        u = [_open64(_u64(high, low)) for high, low in zip(more, lanes, strict=True)]
+        more = _pair(d, stream + 1)
+        u, v = _open64(_u64(more[0], first)), _open64(_u64(more[1], second))
     else:
-        u = [_open32(x) for x in lanes]
-    z = []
-    for first, second in (u[:2], u[2:]):
-        radius, angle = lax.sqrt(-2 * lax.log(first)), second * (2 * math.pi)
-        z += [radius * lax.cos(angle), radius * lax.sin(angle)]
-    return d.in_order(z)
+        u, v = _open32(first), _open32(second)
+    quarter = d.alternate(np.asarray(0, u.dtype), np.asarray(math.pi / 2, u.dtype))
+    return lax.sqrt(-2 * lax.log(u)) * lax.cos(v * (2 * math.pi) - quarter)
+
+
+def _pair(d: Draw, stream: Any) -> tuple[Any, Any]:
+    """The words of lanes 0 and 1, or 2 and 3, whichever the element is in."""
+    a, b, c, e = d.blocks(stream)
+    left = d.lane() < 2
+    return jnp.where(left, a, c), jnp.where(left, b, e)
 
 
 def _integers(first: Any, last: Any) -> Any:
@@ -332,7 +339,7 @@ def multinomial(weights: Any, num_samples: int, replacement: bool) -> Any:
         # The largest of w / Exp(1) is category k with probability w[k] / sum(w); the next ones are without replacement.
         race = w / -lax.log(_open(draw(w.size), dtypes.to_torch(w.dtype)).reshape(w.shape))
         if num_samples == 1:
-            _, index = extremum(race, 1, True, lambda a, b: a > b)
+            _, index = extremum(race, 1, True, True)
         else:
             _, index = lax.top_k(race, num_samples)
     return index.astype(jnp.int64).reshape(tuple(out().shape))

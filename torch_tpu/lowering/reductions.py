@@ -107,60 +107,46 @@ def _limits(x: Any) -> tuple[Any, Any]:
 
 @lowers("aten::max.dim", rows="masked")
 def max_dim(x: Any, dim: int, keepdim: bool) -> Any:
-    return extremum(x, dim, keepdim, lambda a, b: a > b)
+    return extremum(x, dim, keepdim, True)
 
 
 @lowers("aten::min.dim", rows="masked")
 def min_dim(x: Any, dim: int, keepdim: bool) -> Any:
-    return extremum(x, dim, keepdim, lambda a, b: a < b)
+    return extremum(x, dim, keepdim, False)
 
 
 @lowers("aten::argmax", rows="masked")
 def argmax(x: Any, dim: int | None, keepdim: bool) -> Any:
-    return _argument(x, dim, keepdim, lambda a, b: a > b)
+    return _argument(x, dim, keepdim, True)
 
 
 @lowers("aten::argmin", rows="masked")
 def argmin(x: Any, dim: int | None, keepdim: bool) -> Any:
-    return _argument(x, dim, keepdim, lambda a, b: a < b)
+    return _argument(x, dim, keepdim, False)
 
 
-def _argument(x: Any, dim: int | None, keepdim: bool, beats: Callable[[Any, Any], Any]) -> Any:
+def _argument(x: Any, dim: int | None, keepdim: bool, largest: bool) -> Any:
     if dim is None:
-        x, dim = reducing(x, range(x.ndim), _worst(x.dtype, beats)).reshape(-1), 0
-    _, index = extremum(x, dim, keepdim, beats)
+        x, dim = reducing(x, range(x.ndim), _worst(x.dtype, largest)).reshape(-1), 0
+    _, index = extremum(x, dim, keepdim, largest)
     return index.reshape(out().shape)
 
 
-def extremum(x: Any, dim: int, keepdim: bool, beats: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
-    """The value none beats along `dim` and its first index (int64). NaN beats everything.
-
-    One reduction of (value, index) pairs, so that the index is in range whatever precision the values are seen in.
-    """
+def extremum(x: Any, dim: int, keepdim: bool, largest: bool) -> tuple[Any, Any]:
+    """The largest or smallest value along `dim` and its first index (int64). NaN beats everything."""
     if x.ndim == 0:
         return x, jnp.zeros((), jnp.int64)
     dim %= x.ndim
-    values = reducing(x, [dim], _worst(x.dtype, beats))
-    values = values.astype(jnp.int8) if x.dtype == bool else values
-    index = lax.broadcasted_iota(jnp.int32, x.shape, dim)
-
-    def better(a: Any, b: Any) -> Any:
-        (va, ia), (vb, ib) = a, b
-        nan_a, nan_b = va != va, vb != vb
-        tie = (va == vb) | (nan_a & nan_b)
-        first = (nan_a & ~nan_b) | (beats(va, vb) & ~nan_b) | (tie & (ia < ib))
-        return jnp.where(first, va, vb), jnp.where(first, ia, ib)
-
-    start = (_worst(values.dtype, beats), np.int32(np.iinfo(np.int32).max))
-    value, index = lax.reduce((values, index), start, better, (dim,))
-    if keepdim:
-        value, index = jnp.expand_dims(value, dim), jnp.expand_dims(index, dim)
-    return value.astype(x.dtype), index.astype(jnp.int64)
+    # The value is sought again: both passes must see the same bits, whatever precision x is computed in.
+    x = lax.optimization_barrier(reducing(x, [dim], _worst(x.dtype, largest)))
+    value = (jnp.max if largest else jnp.min)(x, dim, keepdims=True)
+    place = lax.broadcasted_iota(jnp.int32, x.shape, dim)
+    index = jnp.min(jnp.where((x == value) | (x != x), place, x.shape[dim] - 1), dim, keepdims=keepdim)
+    return value if keepdim else lax.squeeze(value, [dim]), index.astype(jnp.int64)
 
 
-def _worst(dtype: Any, beats: Callable[[Any, Any], Any]) -> Any:
-    low, high = dtypes.limits(dtypes.to_torch(dtype))
-    return np.asarray(low if beats(1, 0) else high, dtype)
+def _worst(dtype: Any, largest: bool) -> Any:
+    return np.asarray(dtypes.limits(dtypes.to_torch(dtype))[0 if largest else 1], dtype)
 
 
 @lowers("aten::any", "aten::any.dim", "aten::any.dims", rows="masked")
@@ -317,7 +303,10 @@ def masked_softmax(x: Any, mask: Any, dim: int | None, mask_type: int | None) ->
 
 @lowers("aten::_masked_softmax_backward")
 def masked_softmax_backward(grad: Any, y: Any, mask: Any, dim: int | None) -> Any:
-    return softmax_backward(grad, y, y.ndim - 1 if dim is None else dim, out().dtype)
+    dims = axes(y.ndim - 1 if dim is None else dim, y.ndim)
+    kept = ~mask.astype(bool)
+    product = jnp.where(kept, _opmath(grad) * _opmath(y), 0)
+    return _result(jnp.where(kept, product - _opmath(y) * jnp.sum(product, dims, keepdims=True), 0))
 
 
 @lowers("aten::_log_softmax", rows="masked")

@@ -34,30 +34,29 @@ def logcumsumexp(x: Any, dim: int) -> Any:
     if x.ndim == 0:
         return x
     wide = x.astype(dtypes.to_jax(dtypes.opmath(out().dtype)))
-    return lax.associative_scan(logaddexp, wide, axis=dim % x.ndim).astype(x.dtype)
+    if out().dtype.is_complex:
+        return lax.associative_scan(logaddexp, wide, axis=dim % x.ndim)
+    return lax.cumlogsumexp(wide, axis=dim % x.ndim).astype(x.dtype)
 
 
 @lowers("aten::cummax")
 def cummax(x: Any, dim: int) -> Any:
-    return _extremum(x, dim, lambda a, b: a >= b)
+    return _extremum(lax.cummax, x, dim)
 
 
 @lowers("aten::cummin")
 def cummin(x: Any, dim: int) -> Any:
-    return _extremum(x, dim, lambda a, b: a <= b)
+    return _extremum(lax.cummin, x, dim)
 
 
-def _extremum(x: Any, dim: int, beats: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
-    """The value so far that no earlier or equal one beats and its last index. NaN beats everything."""
+def _extremum(scan: Callable[..., Any], x: Any, dim: int) -> tuple[Any, Any]:
+    """The largest or smallest value so far and its last index. NaN beats everything."""
     if x.ndim == 0:
         return x, jnp.zeros((), jnp.int64)
     dim %= x.ndim
-
-    def later(a: Any, b: Any) -> Any:
-        (va, ia), (vb, ib) = a, b
-        second = (vb != vb) | (beats(vb, va) & (va == va))
-        return jnp.where(second, vb, va), jnp.where(second, ib, ia)
-
-    index = lax.broadcasted_iota(jnp.int32, x.shape, dim)
-    values, index = lax.associative_scan(later, (x, index), axis=dim)
-    return values, index.astype(jnp.int64)
+    # The value is sought again: it must have the same bits then.
+    x = lax.optimization_barrier(x.astype(jnp.int8) if x.dtype == bool else x)
+    values = scan(x, axis=dim)
+    place = lax.broadcasted_iota(jnp.int32, x.shape, dim)
+    index = lax.cummax(jnp.where((x == values) | (x != x), place, 0), axis=dim)
+    return dtypes.cast(values, out().dtype), index.astype(jnp.int64)
