@@ -42,6 +42,24 @@ bool is_wide(c10::ScalarType dtype) {
   return dtype == c10::ScalarType::Double || dtype == c10::ScalarType::ComplexDouble;
 }
 
+// The value of a 0-d CPU tensor, past the dispatcher for the types wrapped numbers have.
+c10::Scalar host_value(const at::Tensor& tensor) {
+  if (tensor.is_conj() || tensor.is_neg()) {
+    return tensor.item();
+  }
+  const void* data = tensor.unsafeGetTensorImpl()->data();
+  switch (tensor.scalar_type()) {
+    case c10::ScalarType::Double:
+      return *static_cast<const double*>(data);
+    case c10::ScalarType::Long:
+      return *static_cast<const int64_t*>(data);
+    case c10::ScalarType::Bool:
+      return *static_cast<const bool*>(data);
+    default:
+      return tensor.item();
+  }
+}
+
 struct Reader {
   const OpInfo& op;
   bool with_rows;
@@ -143,14 +161,11 @@ struct Reader {
     if (tensor.dim() == 0) {
       bool is_number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
       if (is_number) {
-        put_number(tensor.item());
+        put_number(host_value(tensor));
       } else {
-        put_scalar(tensor.item(), false, tensor.scalar_type());
+        put_scalar(host_value(tensor), false, tensor.scalar_type());
       }
       return;
-    }
-    if (op.host_indices && (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true))) {
-      TORCH_INTERNAL_ASSERT(false, "CPU indices are moved before the call is read");
     }
     TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, tpu:", call.device,
                 " and ", tensor.device(), " (when calling ", op.name, "). Move the tensor with .to('tpu')");

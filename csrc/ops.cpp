@@ -13,13 +13,16 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/unfold_native.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <map>
 #include <mutex>
+#include <set>
 
 #include "device.h"
 #include "dispatch.h"
@@ -94,19 +97,70 @@ void call_copy(const at::Tensor& self, const at::Tensor& src, bool non_blocking)
   run_op(handle, &stack);
 }
 
+// Uploads that differ in their number of rows only. After a few numbers the buffer gets a power of two of rows, so that the
+// ops that take such operands compile once for each power of two and not for each number.
+class VaryingRows {
+ public:
+  // How many rows the buffer of an upload should have.
+  int64_t rows_for(const at::Tensor& values) {
+    if (values.dim() == 0 || values.numel() == 0 || values.numel() * values.itemsize() > kLargest) {
+      return values.dim() == 0 ? 0 : values.size(0);
+    }
+    Dims key{static_cast<int64_t>(values.scalar_type())};
+    key.append(values.sizes().begin() + 1, values.sizes().end());
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (seen_.size() > kMostShapes) {
+      seen_.clear();
+    }
+    auto& counts = seen_[std::vector<int64_t>(key.begin(), key.end())];
+    if (counts.size() < kFew) {
+      counts.insert(values.size(0));
+      return values.size(0);
+    }
+    if (counts.count(values.size(0)) > 0) {
+      return values.size(0);
+    }
+    int64_t bucket = 16;
+    while (bucket < values.size(0)) {
+      bucket *= 2;
+    }
+    return bucket;
+  }
+
+ private:
+  static constexpr size_t kFew = 4, kMostShapes = 4096;
+  static constexpr int64_t kLargest = 64 << 20;
+  std::mutex mutex_;
+  std::map<std::vector<int64_t>, std::set<int64_t>> seen_;
+};
+
+VaryingRows& varying_rows() {
+  static auto* one = new VaryingRows;
+  return *one;
+}
+
 void host_to_device(const at::Tensor& self, const at::Tensor& src) {
   at::Tensor values = src.detach().to(self.scalar_type()).resolve_conj().resolve_neg().expand(self.sizes());
   bool whole = is_whole(self) && !self.is_conj() && !self.is_neg();
   at::Tensor target = whole ? self : make_tensor(self.sizes(), values.contiguous().strides(), self.scalar_type(), self.device().index());
   Dims order = storage_order(target);
   values = values.permute(order).contiguous();
+  int64_t count = values.dim() == 0 ? 0 : values.size(0);
+  int64_t rows = whole && self.is_contiguous() && block_of(self).buffer == nullptr ? varying_rows().rows_for(values) : count;
+  if (rows > count) {
+    Dims padded(values.sizes().begin(), values.sizes().end());
+    padded[0] = rows;
+    at::Tensor wide = at::zeros(padded, values.options());
+    wide.narrow(0, 0, count).copy_(values);
+    values = wide;
+  }
   pjrt::BufferPtr buffer = pjrt::upload(values.const_data_ptr(), values.scalar_type(), values.sizes(), self.device().index());
   {
     std::lock_guard<std::mutex> lock(launch_lock(self.device().index()));
     Block& block = block_of(target);
     block.set(std::move(buffer), values.sizes(), values.scalar_type());
     block.failure.clear();
-    block.rows = -1;
+    block.rows = rows > count ? count : -1;
   }
   if (!whole) {
     call_copy(self, target, false);

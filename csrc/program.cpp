@@ -22,7 +22,8 @@ constexpr int64_t kSmallestBucket = 16;
 std::atomic<int64_t> g_launches{0}, g_memory_hits{0}, g_disk_hits{0}, g_compiles{0}, g_uploads{0};
 std::atomic<double> g_compile_seconds{0};
 
-// The last launch of a thread that benchmarks; donated arguments are replaced by the outputs that took their memory.
+// The last launch of a thread that benchmarks. Donated arguments are replaced by copies, then by the outputs that took their
+// memory.
 struct LastLaunch {
   bool remember = false;
   std::shared_ptr<pjrt::Executable> executable;
@@ -40,7 +41,10 @@ void remember(const Program& program, const Call& call, std::vector<pjrt::Buffer
     for (size_t i = 0; program.donates && i < program.inputs.size(); ++i) {
       if (program.inputs[i].kind == Input::kStorage && program.inputs[i].index == write.storage) {
         t_last.donated.emplace_back(i, write.output);
-        arguments[i] = outputs[write.output];
+        const Block& block = *call.blocks[write.storage];
+        std::string bytes(block.elements() * c10::elementSize(block.dtype), '\0');
+        outputs[write.output]->to_host(bytes.data(), bytes.size());
+        arguments[i] = pjrt::upload(bytes.data(), block.dtype, block.dims, call.device);
       }
     }
   }
