@@ -77,6 +77,23 @@ def test_division(dtype, mode):
     check(aten.fmod.Tensor, x[:, None], y)
 
 
+def test_long_division():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randint(-(2**63), 2**63 - 1, (20000,), generator=g)
+    y = torch.randint(-(2**63), 2**63 - 1, (20000,), generator=g) >> torch.randint(0, 63, (20000,), generator=g)
+    near = torch.arange(-3, 4)
+    # Multiples of the divisor and their neighbours are where a digit is off by one.
+    x = torch.cat([x, (y[:2000, None] * (x[:2000, None] >> 40)).add(near).view(-1)])
+    y = torch.cat([y, y[:2000, None].expand(-1, 7).reshape(-1)])
+    x, y = x[(y != 0) & (y != -1)], y[(y != 0) & (y != -1)]
+    for mode in ("trunc", "floor"):
+        check(aten.div.Tensor_mode, x, y, rounding_mode=mode)
+    check(aten.remainder.Tensor, x, y)
+    check(aten.fmod.Tensor, x, y)
+    check(aten.gcd.default, x[:500] >> 20, y[:500] >> 20)
+    check(aten.lcm.default, torch.tensor([4, -6, 0, 0]), torch.tensor([6, 4, 5, 0]))
+
+
 def test_division_by_zero_and_scalars():
     x = edges()
     for mode in ("trunc", "floor", None):

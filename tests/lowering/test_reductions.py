@@ -162,6 +162,8 @@ def test_scans_of_edges():
         check(op, torch.tensor(7.25), 0)
         check(op, torch.ones(0, 3), 0)
     check(aten.logcumsumexp.default, torch.tensor([[-INF, -INF, 1.0, 1000.0, -1000.0]]), 1)
+    check(aten.logcumsumexp.default, torch.randn(3, 1500).mul(20), 1)
+    check(aten.logcumsumexp.default, torch.randn(40, 3, dtype=torch.complex64), 0)
     check(aten.cumsum.default, torch.rand(3000), 0)
     check(aten.cumsum.default, torch.full((4,), 2**62), 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from . import dtypes
@@ -33,10 +34,27 @@ def _running(scan: Callable[..., Any], x: Any, dim: int) -> Any:
 def logcumsumexp(x: Any, dim: int) -> Any:
     if x.ndim == 0:
         return x
-    wide = x.astype(dtypes.to_jax(dtypes.opmath(out().dtype)))
     if out().dtype.is_complex:
-        return lax.associative_scan(logaddexp, wide, axis=dim % x.ndim)
-    return lax.cumlogsumexp(wide, axis=dim % x.ndim).astype(x.dtype)
+        return lax.associative_scan(logaddexp, x, axis=dim % x.ndim)
+    wide = jnp.moveaxis(x.astype(dtypes.to_jax(dtypes.opmath(out().dtype))), dim, -1)
+    return jnp.moveaxis(_logcumsumexp(wide), -1, dim).astype(x.dtype)
+
+
+def _logcumsumexp(x: Any, block: int = 32) -> Any:
+    """Along the last axis: all prefixes of each block at once, then the blocks before it."""
+    n = x.shape[-1]
+    if n <= block:
+        upto = np.tril(np.ones((n, n), bool))
+        terms = jnp.where(upto, x[..., None, :], -jnp.inf)
+        high = jnp.max(terms, -1, keepdims=True, initial=-jnp.inf)
+        high = jnp.where(jnp.isinf(high), 0, high)
+        return lax.log(jnp.sum(lax.exp(terms - high), -1)) + high[..., 0]
+    inside = [(0, 0)] * (x.ndim - 1)
+    x = jnp.pad(x, [*inside, (0, -n % block)], constant_values=-jnp.inf)
+    within = _logcumsumexp(x.reshape(*x.shape[:-1], -1, block))
+    before = _logcumsumexp(within[..., -1])[..., :-1]
+    before = jnp.pad(before, [*inside, (1, 0)], constant_values=-jnp.inf)
+    return logaddexp(within, before[..., None]).reshape(x.shape)[..., :n]
 
 
 @lowers("aten::cummax")
