@@ -5,9 +5,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = (
-    "0"  # an older build of this package must not be loaded to build a new one
-)
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # an older build must not be loaded to make a new one
 
 import torch
 from setuptools import Extension, setup
@@ -30,7 +28,7 @@ def toolchain() -> str:
 
 
 class Build(BuildExtension):
-    """Takes over the extension that lies in the source tree if it is up to date: a second environment compiles nothing."""
+    """Takes over an up-to-date extension from the source tree: a second environment compiles nothing."""
 
     def build_extension(self, ext: Extension) -> None:
         """Copy or compile."""
