@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from .lowering.ctc import label_count
+
 _CONVOLUTIONS = frozenset(
     {"aten::convolution", "aten::_convolution", "aten::convolution_overrideable", "aten::_convolution.deprecated"}
 )
@@ -21,6 +23,10 @@ def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
         wanted = torch.channels_last if out.ndim == 4 else torch.channels_last_3d
         follows = any(_suggests(t, wanted) for t in args[:2])
         return torch.empty_like(out, memory_format=wanted if follows else torch.contiguous_format)
+    if op.name() == "aten::_ctc_loss":
+        # The lengths of the targets are values of the program: they must not be in the shape of log alpha.
+        steps, batch, _ = args[0].shape
+        return out[0], out[1].new_empty(batch, steps, 2 * label_count(steps, args[1].shape) + 1)
     return out
 
 

@@ -41,14 +41,14 @@ def test_loss_and_gradient(case: str, packed: bool, dtype: torch.dtype) -> None:
     targets = torch.tensor(labels)[torch.randint(5, (len(inputs), 6))]
     targets[0, 1] = targets[0, 0]
     if packed:
-        targets = torch.cat([t[:n] for t, n in zip(targets, lengths)])
+        targets = torch.cat([t[:n] for t, n in zip(targets, lengths, strict=True)])
     grad = torch.randn(len(inputs), dtype=dtype)
     arguments = torch.tensor(inputs), torch.tensor(lengths)
 
     loss, log_alpha = aten._ctc_loss(log_probs, targets, inputs, lengths, blank)
     got, alpha = run(lambda p, t, n, m: ctc.ctc_loss(p, t, n, m, blank, False), log_probs, targets, *arguments)
     torch.testing.assert_close(got, loss)
-    for b, (n, m) in enumerate(zip(inputs, lengths)):
+    for b, (n, m) in enumerate(zip(inputs, lengths, strict=True)):
         torch.testing.assert_close(alpha[b, :n, : 2 * m + 1], log_alpha[b, :n, : 2 * m + 1][:, : alpha.shape[2]])
 
     expected = aten._ctc_loss_backward(grad, log_probs, targets, inputs, lengths, loss, log_alpha, blank, True)

@@ -35,6 +35,7 @@ MODULES = (
     "shapes",
     "sorting",
     "special",
+    "transformer",
     "upsample",
     "views",
 )

@@ -133,7 +133,7 @@ def _over_queries(count: int, body: Callable[[Any, Any], Any], state: Any) -> An
     return state, jax.tree.map(join, results)
 
 
-def _plan(q: Any, k: Any, scale: float | None, causal: bool, **how: Any) -> Plan:
+def dense_plan(q: Any, k: Any, scale: float | None = None, causal: bool = False, **how: Any) -> Plan:
     """The chunks for the sizes, and a causal mask from the top left."""
     b, h, g, length, size = q.shape
     keys = k.shape[2]
@@ -301,7 +301,7 @@ def fused_attention(
         dropout = Dropout(dropout_p, d.seed, d.offset, _blocks(q5, k))
         seed = d.seed[0].astype(jnp.uint64) | (d.seed[1].astype(jnp.uint64) << np.uint64(32))
         seed, offset = (lax.bitcast_convert_type(x, jnp.int64) for x in (seed, d.offset))
-    value, lse = attention(q5, k, v, _plan(q5, k, scale, causal, bias=_bias(bias, q5), dropout=dropout))
+    value, lse = attention(q5, k, v, dense_plan(q5, k, scale, causal, bias=_bias(bias, q5), dropout=dropout))
     value = value.astype(q.dtype).reshape(*q.shape[:-1], v.shape[-1])
     lse = lse.astype(jnp.float32).reshape(tuple(out(1).shape))
     return value, lse, None, None, length, keys, seed, offset, None
@@ -335,7 +335,7 @@ def fused_attention_backward(
         seed, offset = (lax.bitcast_convert_type(x, jnp.uint64) for x in (seed, offset))
         words = jnp.stack([seed.astype(jnp.uint32), (seed >> np.uint64(32)).astype(jnp.uint32)])
         dropout = Dropout(dropout_p, words, offset, _blocks(q5, k))
-    plan = _plan(q5, k, scale, causal, bias=_bias(bias, q5), dropout=dropout)
+    plan = dense_plan(q5, k, scale, causal, bias=_bias(bias, q5), dropout=dropout)
     grad, value = (x.reshape(*q5.shape[:-1], v.shape[-1]) for x in (grad, value))
     if q.dtype == jnp.float64:
         # What was kept of the forward pass is of float32.
@@ -353,7 +353,7 @@ def flash_attention_for_cpu(
     q: Any, k: Any, v: Any, dropout_p: float, causal: bool, *, attn_mask: Any, scale: float | None
 ) -> tuple[Any, Any]:
     q5, k, v = _heads(q, k, v)
-    value, lse = attention(q5, k, v, _plan(q5, k, scale, causal, bias=_bias(attn_mask, q5)))
+    value, lse = attention(q5, k, v, dense_plan(q5, k, scale, causal, bias=_bias(attn_mask, q5)))
     lse = jnp.where(lse == -jnp.inf, 0, lse)
     return value.astype(q.dtype).reshape(q.shape), lse.astype(dtypes.to_jax(out(1).dtype)).reshape(q.shape[:-1])
 

@@ -88,7 +88,7 @@ def embedding_bag(
     padding_idx: int,
 ) -> tuple[Any, ...]:
     """(output, the bag of each index, the size of each bag unless SUM, for MAX the index of each maximum)."""
-    count, features = out().shape
+    count = out().shape[0]
     bags = _bags(offsets, indices.size)
     kept = indices != padding_idx
     sizes = _sum_rows(kept.astype(jnp.int32), bags, count, indices_are_sorted=True)

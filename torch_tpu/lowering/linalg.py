@@ -7,7 +7,6 @@ the others are written with them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from . import dtypes
@@ -86,7 +85,7 @@ def triangular_solve(b: Any, a: Any, upper: bool, transpose: bool, unitriangular
 
 
 def _first_bad_minor(a: Any) -> Any:
-    """int32[...], the order of the first leading minor of a Hermitian matrix that is not positive, 0 if there is none."""
+    """int32[...], the order of the first leading minor of a Hermitian matrix that is not positive, or 0."""
 
     def step(k: Any, state: Any) -> Any:
         a, info = state
@@ -171,7 +170,7 @@ def _lu_panel(a: Any, pivot: bool) -> tuple[Any, Any, Any]:
 
 
 def _lu(a: Any, pivot: bool = True) -> tuple[Any, Any, Any, Any]:
-    """(factors, pivots from 1, order of a's rows in P^-1 a, order of the first zero pivot or 0), in blocks of columns."""
+    """(factors, pivots from 1, order of a's rows in P^-1 a, place of the first zero pivot or 0), in blocks of columns."""
     rows, cols = a.shape[-2:]
     steps, batch = min(rows, cols), a.shape[:-2]
     order = jnp.broadcast_to(jnp.arange(rows, dtype=jnp.int32), (*batch, rows))

@@ -38,16 +38,25 @@ def _backward(grad: Any, normal: Any, rstd: Any, axes: Sequence[int]) -> Any:
 # Layer norm and RMS norm: statistics over the last dimensions.
 
 
-@lowers("aten::native_layer_norm", rows="masked")
-def layer_norm(x: Any, shape: list[int], weight: Any, bias: Any, eps: float) -> Any:
-    each_row(range(x.ndim - len(shape), x.ndim), x)
+def _layer_norm(x: Any, rank: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+    """(x normalised over its last `rank` dimensions, mean, 1 / deviation) in the type computed in."""
     x, weight, bias = _wide(x, weight, bias)
-    mean, var = _moments(x, range(x.ndim - len(shape), x.ndim))
+    mean, var = _moments(x, range(x.ndim - rank, x.ndim))
     rstd = lax.rsqrt(var + eps)
     value = (x - mean) * rstd
     value = value if weight is None else value * weight
-    value = value if bias is None else value + bias
-    return _promised(value, mean, rstd)
+    return value if bias is None else value + bias, mean, rstd
+
+
+def normalised(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """Layer norm over the last dimension."""
+    return _layer_norm(x, 1, weight, bias, eps)[0].astype(x.dtype)
+
+
+@lowers("aten::native_layer_norm", rows="masked")
+def layer_norm(x: Any, shape: list[int], weight: Any, bias: Any, eps: float) -> Any:
+    each_row(range(x.ndim - len(shape), x.ndim), x)
+    return _promised(*_layer_norm(x, len(shape), weight, bias, eps))
 
 
 @lowers("aten::native_layer_norm_backward")
