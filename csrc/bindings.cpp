@@ -54,7 +54,7 @@ Input::Kind parse_input(const std::string& kind) {
 
 std::shared_ptr<Program> make_program(std::string name, std::shared_ptr<pjrt::Executable> executable, const py::list& inputs,
                                       const py::list& tensors, const py::list& writes, const py::list& resizes,
-                                      const py::list& returns, uint64_t random_numbers, bool donates) {
+                                      const py::list& returns, uint64_t random_numbers, bool donates, const py::list& checks) {
   auto program = std::make_shared<Program>();
   program->name = std::move(name);
   program->executable = std::move(executable);
@@ -84,6 +84,10 @@ std::shared_ptr<Program> make_program(std::string name, std::shared_ptr<pjrt::Ex
     auto t = item.cast<py::tuple>();  // tensor, sizes, strides
     program->resizes.push_back(
         {t[0].cast<int64_t>(), dims(t[1].cast<std::vector<int64_t>>()), dims(t[2].cast<std::vector<int64_t>>())});
+  }
+  for (const auto& item : checks) {
+    auto t = item.cast<py::tuple>();  // output, error, text
+    program->checks.push_back({t[0].cast<int64_t>(), t[1].cast<std::string>(), t[2].cast<std::string>()});
   }
   for (const auto& item : returns) {
     program->returns.push_back(parse_return(item.cast<py::tuple>()));

@@ -352,8 +352,7 @@ const at::Generator& default_generator(int device) {
   std::lock_guard<std::mutex> lock(mutex);
   at::Generator& one = (*all)[device];
   if (!one.defined()) {
-    one = at::make_generator<TpuGenerator>(device);
-    one.seed();
+    one = at::make_generator<TpuGenerator>(device);  // starts from PyTorch's default seed, as the CPU's does
   }
   return one;
 }

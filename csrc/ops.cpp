@@ -10,8 +10,11 @@
 #include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/all.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/view_as_complex_native.h>
@@ -382,6 +385,37 @@ void to_copy(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   stack->push_back(std::move(result));
 }
 
+// Results whose size is a value: the value is read, then the size is static.
+at::Tensor repeat_interleave(const at::Tensor& repeats, std::optional<int64_t> output_size) {
+  TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
+  TORCH_CHECK(repeats.scalar_type() == at::kLong || repeats.scalar_type() == at::kInt, "repeats has to be Long or Int tensor");
+  if (repeats.numel() == 0) {
+    return at::empty({0}, repeats.options());
+  }
+  TORCH_CHECK(repeats.min().item<int64_t>() >= 0, "repeats can not be negative");
+  at::Tensor ends = repeats.cumsum(0);
+  int64_t total = output_size.has_value() ? *output_size : ends[-1].item<int64_t>();
+  at::Tensor places = at::arange(total, repeats.options());
+  return at::searchsorted(ends.to(repeats.scalar_type()), places, /*out_int32=*/false, /*right=*/true).to(repeats.scalar_type());
+}
+
+at::Tensor bincount(const at::Tensor& self, const std::optional<at::Tensor>& weights, int64_t minlength) {
+  TORCH_CHECK(minlength >= 0, "minlength should be >= 0");
+  TORCH_CHECK(self.dim() == 1 && at::isIntegralType(self.scalar_type(), false),
+              "bincount only supports 1-d non-negative integral inputs.");
+  bool weighted = weights.has_value() && weights->defined();
+  TORCH_CHECK(!weighted || weights->sizes() == self.sizes(), "weights should be 1-d and have the same length as input");
+  int64_t length = minlength;
+  if (self.numel() > 0) {
+    TORCH_CHECK(self.min().item<int64_t>() >= 0, "bincount only supports 1-d non-negative integral inputs.");
+    length = std::max(length, self.max().item<int64_t>() + 1);
+  }
+  auto dtype = !weighted ? at::kLong : weights->scalar_type() == at::kFloat ? at::kFloat : at::kDouble;
+  at::Tensor counts = at::zeros({length}, self.options().dtype(dtype));
+  at::Tensor what = weighted ? weights->to(dtype) : at::ones_like(self, self.options().dtype(dtype));
+  return counts.index_add_(0, self.to(at::kLong), what);
+}
+
 bool equal(const at::Tensor& self, const at::Tensor& other) {
   TORCH_CHECK(self.device() == other.device(), "Expected all tensors to be on the same device, but found at least two devices, ",
               self.device(), " and ", other.device());
@@ -457,6 +491,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
   m.impl("native_batch_norm", native_batch_norm);
   m.impl("_to_copy", torch::CppFunction::makeFromBoxedFunction<&to_copy>());
+  m.impl("repeat_interleave.Tensor", repeat_interleave);
+  m.impl("bincount", bincount);
   m.impl("equal", equal);
   m.impl("is_set_to", is_set_to);
   m.impl("record_stream", record_stream);

@@ -136,16 +136,32 @@ at::Tensor cut_rows(const NewTensor& spec, const pjrt::BufferPtr& buffer, int64_
   while (bucket < count) {
     bucket *= 2;
   }
-  if (bucket < sizes[0]) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    all = all.narrow(0, 0, bucket).clone();
+  size_t dim = 0;  // of the rows: outermost in memory
+  while (spec.sizes[dim] != spec.dims[0] || (all.numel() > 0 && spec.strides[dim] * spec.dims[0] != all.numel())) {
+    ++dim;
   }
-  sizes[0] = count;
-  all.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, spec.strides);
-  if (all.storage().nbytes() > 0 && !block_of(all).dims.empty()) {
+  if (bucket < sizes[dim]) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    all = all.narrow(static_cast<int64_t>(dim), 0, bucket).clone();
+  }
+  sizes[dim] = count;
+  all.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, all.strides().vec());
+  if (dim == 0 && all.storage().nbytes() > 0 && !block_of(all).dims.empty()) {
     block_of(all).rows = count;
   }
   return all;
+}
+
+void check_bounds(const BoundsCheck& check, const pjrt::Buffer& told) {
+  int64_t words[2] = {0, 0};
+  told.to_host(words, sizeof(words));
+  if (words[0] == 0) {
+    return;
+  }
+  std::string text = check.text;
+  text.replace(text.find("{}"), 2, std::to_string(words[1]));
+  TORCH_CHECK_INDEX(check.error != "IndexError", text);
+  TORCH_CHECK(false, text);
 }
 
 std::string shapes(const Call& call) {
@@ -265,6 +281,9 @@ Outputs launch(const Program& program, const Call& call, const torch::jit::Stack
 }
 
 std::vector<c10::IValue> wrap(const Program& program, const Call& call, const Outputs& outputs) {
+  for (const BoundsCheck& check : program.checks) {
+    check_bounds(check, *outputs[check.output]);
+  }
   std::vector<at::Tensor> fresh;
   fresh.reserve(program.tensors.size());
   for (const NewTensor& spec : program.tensors) {

@@ -33,6 +33,12 @@ struct Resize {
   Dims sizes, strides;
 };
 
+// Debug mode: an output of two int64 that tells whether an index is out of range, and which; then the error.
+struct BoundsCheck {
+  int64_t output;
+  std::string error, text;  // the exception's name; its words, {} for the index
+};
+
 // What a return of the op is: an argument, a new tensor, nothing, or a list of these.
 struct Return {
   enum Kind : int64_t { kArgument, kNew, kNone, kList } kind;
@@ -54,6 +60,7 @@ struct Program {
   std::vector<Write> writes;
   std::vector<Resize> resizes;
   std::vector<Return> returns;
+  std::vector<BoundsCheck> checks;
   uint64_t random_numbers = 0;  // how many the program draws
   int64_t output_bytes = 0;     // of new tensors, for the memory check
   bool specialise = false;      // no program for padded rows: look up again with exact sizes

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import _C, cache, compiler, errors, layouts
+from . import _C, bounds, cache, compiler, errors, layouts
 from .lowering import dtypes, interpret, load_rules, rows, variants
 from .lowering._jax import jax, jnp, lax
 from .lowering.context import Context, using
@@ -41,7 +41,7 @@ _NOT_PROGRAMS = frozenset(
         "_reshape_alias unfold view_as_real view_as_complex copy_ _copy_from _copy_from_and_resize _local_scalar_dense "
         "resize_ set_ set_.source_Storage set_.source_Tensor set_.source_Storage_storage_offset "
         "_has_compatible_shallow_copy_type native_batch_norm record_stream _fused_sdp_choice is_pinned _pin_memory "
-        "_to_copy lift lift_fresh item equal is_set_to"
+        "_to_copy lift lift_fresh item equal is_set_to repeat_interleave.Tensor bincount"
     ).split()
 )
 _INDEXING = frozenset(
@@ -126,7 +126,7 @@ def _program(name: str, plan: dict[str, Any], executable: _C.Executable | None) 
     return _C.Program(name, executable, *(plan[k] for k in _PLAN))
 
 
-_PLAN = ("inputs", "tensors", "writes", "resizes", "returns", "random_numbers", "donates")
+_PLAN = ("inputs", "tensors", "writes", "resizes", "returns", "random_numbers", "donates", "checks")
 
 
 class _Build:
@@ -281,6 +281,7 @@ class _Build:
             "returns": self.returns,
             "random_numbers": self.random_numbers,
             "donates": donates,
+            "checks": self.checks,
         }
         return plan, compiled.executable
 
@@ -321,7 +322,16 @@ class _Build:
             if array is not None:
                 self.write_specs.append((index, len(outputs), self._storage_dtype(index), list(array.shape)))
                 outputs.append(array)
+        self.checks = self._bounds(arguments, outputs) if _C.debug_mode() else []
         return outputs
+
+    def _bounds(self, arguments: list[Any], outputs: list[Any]) -> list[tuple[int, str, str]]:
+        """Debug mode's checks: (output that tells, exception, its words)."""
+        told = []
+        for check in bounds.checks(self.pure.name(), dict(zip(self.names, arguments, strict=True))):
+            told.append((len(outputs), check.error, check.text))
+            outputs.append(bounds.worst(check))
+        return told
 
     def _flat_out(self, position: int) -> torch.dtype:
         return pytree.tree_leaves(self.pure_out, is_leaf=lambda x: x is None)[position].dtype
@@ -364,12 +374,12 @@ class _Build:
 
     def _plan_dynamic(self, compacted: rows.Compacted) -> None:
         """The results of a data-dependent op are known once it is lowered."""
-        if compacted.dim:
-            raise NotImplementedError(f"{self.op.name()}: a boolean mask behind a slice; put the mask first: x.movedim(...)")
         fakes = [
             None if o is None else torch.empty(o.shape, dtype=dtypes.to_torch(o.dtype), device="meta")
             for o in compacted.outputs
         ]
+        if compacted.dim:
+            fakes[0] = fakes[0].movedim(0, compacted.dim)  # the rows stay outermost in memory
         self.tensors = [(f, i) for i, f in enumerate(fakes) if f is not None]
         place = {p: k for k, (_, p) in enumerate(self.tensors)}
         self.returns = [("none",) if f is None else ("new", place[i]) for i, f in enumerate(fakes)]

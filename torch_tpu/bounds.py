@@ -1,0 +1,79 @@
+"""Debug mode's check of index tensors: which arguments hold indices, into what, and what PyTorch says of a wrong one.
+
+In strict mode reads out of range are undefined and writes are dropped, as XLA does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .lowering._jax import jnp
+
+
+@dataclass(frozen=True)
+class Check:
+    """Indices that must lie in [low, high); `error` is the exception's name, `text` its words with {} for the index."""
+
+    index: Any
+    low: int
+    high: int
+    error: str
+    text: str
+
+
+_ALONG_DIM = frozenset(
+    "gather scatter.src scatter.value scatter.reduce scatter.value_reduce scatter_add scatter_reduce.two "
+    "index_select index_add index_copy index_fill.int_Scalar index_fill.int_Tensor index_reduce".split()
+)
+_RUNTIME_ERROR = ("gather", "scatter")
+_MANY = frozenset("index.Tensor index_put _index_put_impl".split())
+_TABLES = {"embedding": ("weight", "indices"), "_embedding_bag": ("weight", "indices")}
+_TARGETS = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
+
+
+def checks(name: str, named: dict[str, Any]) -> Iterator[Check]:
+    """The checks of a call of the functional op `name` with these arrays."""
+    name = name.removeprefix("aten::")
+    if name in _ALONG_DIM:
+        x, dim, index = named["self"], named["dim"], named["index"]
+        size = x.shape[dim] if x.ndim else 1
+        error = "RuntimeError" if name.startswith(_RUNTIME_ERROR) else "IndexError"
+        low = -size if name.startswith("index_fill") else 0
+        where = dim % max(x.ndim, 1)
+        yield Check(index, low, size, error, f"index {{}} is out of bounds for dimension {where} with size {size}")
+    elif name in _MANY:
+        yield from _indices(named["self"], named["indices"])
+    elif name in ("take", "put"):
+        x = named["self"]
+        yield Check(named["index"], -x.size, x.size, "IndexError", "out of range: tried to access index {} on a tensor of "
+                    f"{x.size} elements.")  # fmt: skip
+    elif name in _TABLES:
+        table, index = (named[n] for n in _TABLES[name])
+        yield Check(index, 0, table.shape[0], "IndexError", "index out of range in self: {}")
+    elif name in _TARGETS:
+        target, classes = named["target"], named["self"].shape[1 if named["self"].ndim > 1 else 0]
+        kept = jnp.where(target == named["ignore_index"], 0, target)
+        yield Check(kept, 0, classes, "IndexError", "Target {} is out of bounds.")
+
+
+def _indices(x: Any, indices: list[Any]) -> Iterator[Check]:
+    dim = 0
+    for index in indices:
+        if index is not None and index.dtype in (jnp.bool_, jnp.uint8):
+            dim += index.ndim
+            continue
+        if index is not None:
+            size = x.shape[dim]
+            yield Check(index, -size, size, "IndexError", f"index {{}} is out of bounds for dimension {dim} with size {size}")
+        dim += 1
+
+
+def worst(check: Check) -> Any:
+    """int64[2]: whether an index is out of range, and the first that is."""
+    flat = check.index.reshape(-1).astype(jnp.int64)
+    if flat.size == 0:
+        return jnp.zeros(2, jnp.int64)
+    wrong = (flat < check.low) | (flat >= check.high)
+    return jnp.stack([wrong.any().astype(jnp.int64), flat[jnp.argmax(wrong)]])
