@@ -114,10 +114,10 @@ def build(name: str, values: list[Any], storages: list[Storage], with_rows: bool
             plan, executable = _Build(variants.find(name), values, storages, with_rows).compile()
     except rows.Specialise:
         return _C.Program.specialise(name)
-    except NotImplementedError:
+    except NotImplementedError as error:
         if fallback:
             return _C.Program.fallback(name)
-        raise
+        raise NotImplementedError(str(error)) from None  # without the tracer's frames and notes
     cache.store(key, plan, executable)
     return _program(name, plan, executable)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import dtypes
-from ._jax import jnp
+from ._jax import jax, jnp
 from .context import out
 from .registry import lowers
 from .rows import rows_of
@@ -32,6 +32,22 @@ def bucketize(x: Any, boundaries: Any, *, out_int32: bool, right: bool) -> Any:
     rows_of(x, boundaries)
     common = dtypes.result_type(x, boundaries)
     points = insertion_points(dtypes.as_array(boundaries, common), dtypes.as_array(x, common), right)
+    return points.astype(dtypes.to_jax(out().dtype))
+
+
+@lowers("aten::searchsorted.Tensor", "aten::searchsorted.Scalar")
+def searchsorted(ordered: Any, x: Any, *, out_int32: bool, right: bool, side: str | None, sorter: Any) -> Any:
+    """Insertion points of x[..., m] in the rows of ordered[..., n], or in its only row."""
+    right = right or side == "right"
+    if sorter is not None:
+        ordered = jnp.take_along_axis(ordered, sorter.astype(jnp.int32), -1)
+    common = dtypes.result_type(ordered, x)
+    ordered, x = dtypes.as_array(ordered, common), dtypes.as_array(x, common)
+    if ordered.ndim == 1:
+        points = insertion_points(ordered, x, right)
+    else:
+        rows, queries = ordered.reshape(-1, ordered.shape[-1]), x.reshape(-1, x.shape[-1])
+        points = jax.vmap(lambda o, q: insertion_points(o, q, right))(rows, queries).reshape(x.shape)
     return points.astype(dtypes.to_jax(out().dtype))
 
 
