@@ -31,9 +31,17 @@ def _register() -> None:
     if hasattr(_C, "settle_autograd"):
         atexit.register(_C.settle_autograd)
     _C.set_memory_limit(runtime.total_memory())
-    _C.set_cpu_fallback(os.environ.get("TORCH_TPU_FALLBACK", "") == "cpu")
-    _C.set_debug_mode(os.environ.get("TORCH_TPU_MODE", "strict") == "debug")
+    _C.set_cpu_fallback(_setting("TORCH_TPU_FALLBACK", "", "cpu") == "cpu")
+    _C.set_debug_mode(_setting("TORCH_TPU_MODE", "strict", "debug") == "debug")
     torch.backends.tpu = device.Backend()
+
+
+def _setting(name: str, *allowed: str) -> str:
+    """An environment variable that must be one of `allowed`; the first if it is not set."""
+    value = os.environ.get(name, allowed[0])
+    if value not in allowed:
+        raise RuntimeError(f"{name}={value} must be one of {', '.join(map(repr, allowed))}, or unset")
+    return value
 
 
 _register()

@@ -1,6 +1,6 @@
 """Compiled programs on disk: ~/.cache/torch_tpu, or TORCH_TPU_CACHE_DIR.
 
-An entry holds the executable and what is needed to run it (shapes, strides, aliasing), so a hit needs neither JAX nor XLA.
+An entry holds the executable and what is needed to run it (shapes, strides, aliasing): a hit needs neither JAX nor XLA.
 Writes are atomic; entries that can't be read are ignored and rewritten; the oldest go when the folder grows too large.
 """
 
@@ -14,6 +14,7 @@ import os
 import pickle
 import tempfile
 import threading
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import torch
 from . import _C, runtime
 
 MAGIC = b"torch-tpu-program-1\n"
+_UNFINISHED = ".new-"
 _writes = 0
 _lock = threading.Lock()
 
@@ -80,7 +82,7 @@ def store(name: str, plan: dict[str, Any], executable: _C.Executable | None) -> 
     data = MAGIC + zlib.crc32(body).to_bytes(4, "little") + body
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
@@ -117,7 +119,16 @@ def _path(name: str) -> Path | None:
 
 def _entries() -> list[Path]:
     root = folder()
-    return [] if root is None else list(root.glob("??/*"))
+    return [] if root is None else [p for p in root.glob("??/*") if not p.name.startswith(_UNFINISHED)]
+
+
+def _drop_unfinished() -> None:
+    """Delete what processes that were killed while they wrote have left, once it is a day old."""
+    root = folder()
+    for path in [] if root is None else root.glob(f"??/{_UNFINISHED}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > 86400:
+                path.unlink()
 
 
 def _trim_sometimes() -> None:
@@ -127,6 +138,7 @@ def _trim_sometimes() -> None:
         _writes += 1
         if _writes % 256 != 1:
             return
+    _drop_unfinished()
     entries = []
     for path in _entries():
         with contextlib.suppress(OSError):

@@ -84,6 +84,8 @@ def total_memory() -> int:
     """Bytes a device may hold: TORCH_TPU_MEMORY_LIMIT, else for the CPU plugin 80% of the host's memory, shared out."""
     limit = os.environ.get("TORCH_TPU_MEMORY_LIMIT")
     if limit:
+        if not limit.isdigit():
+            raise RuntimeError(f"TORCH_TPU_MEMORY_LIMIT={limit} must be a number of bytes")
         return int(limit)
     host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(host * 0.8) // max(1, _virtual_devices())
