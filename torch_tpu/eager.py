@@ -37,7 +37,8 @@ __all__ = ["OpInfo", "ScalarOperand", "Storage", "TensorOperand", "build", "op_i
 _NOT_PROGRAMS = frozenset(
     "aten::" + n
     for n in (
-        "empty.memory_format empty_strided empty_like empty_permuted new_empty new_empty_strided as_strided view "
+        "empty.memory_format empty_strided empty_like empty_permuted new_empty new_empty_strided new_zeros new_ones "
+        "new_full zeros_like ones_like full_like rand_like randn_like randint_like randint_like.low_dtype as_strided view "
         "_reshape_alias unfold view_as_real view_as_complex copy_ _copy_from _copy_from_and_resize _local_scalar_dense "
         "resize_ set_ set_.source_Storage set_.source_Tensor set_.source_Storage_storage_offset "
         "_has_compatible_shallow_copy_type native_batch_norm record_stream _fused_sdp_choice is_pinned _pin_memory "
@@ -141,19 +142,30 @@ class _Build:
 
     def compile(self) -> tuple[dict[str, Any], _C.Executable | None]:
         """The plan (what the core needs to run it) and the executable."""
-        self.meta()
-        self.plan()
-        return self.lower()
+        self._read_schema()
+        try:
+            errors.raise_if_doubtful(self.op, *self._call(self.op, self.metas))
+            self.meta()
+            self.plan()
+            return self.lower()
+        except (NotImplementedError, rows.Specialise, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if self.with_rows:
+                raise rows.Specialise from error  # with all rows the shapes don't fit
+            errors.raise_as_on_cpu(error, self.op, *self._call(self.op, self.metas))
 
-    def meta(self) -> None:
-        """Run the op, and its functional form, without data: PyTorch's errors, shapes, dtypes, strides, aliasing."""
+    def _read_schema(self) -> None:
         self.functional = variants.functional(self.op) if variants.mutates(self.op) else None
         if variants.mutates(self.op) and self.functional is None:
             raise interpret.not_implemented(self.op)
         self.pure = self.functional.op if self.functional else self.op
-        self._refuse_overlapping_writes()
         self.metas = self._stand_ins(self._meta, "meta")
         self.dynamic = self._dynamic_rule()
+
+    def meta(self) -> None:
+        """Run the op, and its functional form, without data: PyTorch's errors, shapes, dtypes, strides, aliasing."""
+        self._refuse_overlapping_writes()
         if self.dynamic is not None:
             return
         try:
@@ -164,10 +176,6 @@ class _Build:
             self.out = self._run(self.op, self.metas)
         except NotImplementedError:
             self._meta_from_fakes()
-        except Exception as error:
-            if self.with_rows:
-                raise rows.Specialise from error  # with all rows the shapes don't fit
-            errors.raise_as_on_cpu(error, self.op, *self._call(self.op, self.metas))
         if self.functional is None:
             self.pure_out = self.out = layouts.as_promised(self.op, self.metas, self.out)
 

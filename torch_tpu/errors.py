@@ -17,14 +17,37 @@ def raise_as_on_cpu(error: Exception, op: OpOverload, args: list[Any], kwargs: d
 
     Shape functions written in Python check what the kernels check, in other words. Only the failing call pays for this.
     """
+    said = _said_by_cpu(op, args, kwargs)
+    if said is None:
+        raise error
+    raise said from None
+
+
+def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Raise the CPU's error for what some shape functions let pass: dimensions out of range, float indices."""
+    named = {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
+    this, dims = named.get("self"), named.get("dim")
+    if isinstance(this, torch.Tensor) and dims is not None:
+        rank = max(this.ndim, 1)
+        wrong = any(isinstance(d, int) and not -rank <= d < rank for d in (dims if isinstance(dims, list) else [dims]))
+    else:
+        wrong = False
+    indices = pytree.tree_leaves((named.get("index"), named.get("indices")))
+    wrong = wrong or any(isinstance(i, torch.Tensor) and (i.is_floating_point() or i.is_complex()) for i in indices)
+    said = _said_by_cpu(op, args, kwargs) if wrong else None
+    if said is not None:
+        raise said
+
+
+def _said_by_cpu(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Exception | None:
     metas = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     if sum(m.untyped_storage().nbytes() for m in metas) <= _MOST_BYTES:
         host_args, host_kwargs = pytree.tree_map(_on_cpu, (args, kwargs))
         try:
             op(*host_args, **host_kwargs)
         except Exception as said:  # noqa: BLE001 - whatever PyTorch says
-            raise said from None
-    raise error
+            return said
+    return None
 
 
 def check_cast(result: torch.dtype, target: torch.dtype) -> None:
