@@ -21,6 +21,8 @@ from .registry import lowers
 # Scores are made at once up to this many elements, in chunks of queries and keys above.
 SCORES_AT_ONCE = 1 << 24
 QUERY_CHUNK = 512
+# At least; as many more as the scores at once allow.
+KEY_CHUNK = 128
 
 # Shapes below: queries [B, H, G, L, E], G being the query heads that share a head of keys [B, H, S, E] and values.
 
@@ -140,7 +142,7 @@ def dense_plan(q: Any, k: Any, scale: float | None = None, causal: bool = False,
     rows, cols = max(length, 1), max(keys, 1)
     if b * h * g * length * keys > SCORES_AT_ONCE:
         rows = min(rows, QUERY_CHUNK)
-        cols = min(cols, max(128, SCORES_AT_ONCE // (b * h * g * rows) // 128 * 128))
+        cols = min(cols, max(KEY_CHUNK, SCORES_AT_ONCE // (b * h * g * rows) // KEY_CHUNK * KEY_CHUNK))
     return _masked(Plan(size**-0.5 if scale is None and size else scale or 0.0, rows, cols, **how), keys, causal)
 
 

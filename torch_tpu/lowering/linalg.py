@@ -170,7 +170,7 @@ def _lu_panel(a: Any, pivot: bool) -> tuple[Any, Any, Any]:
 
 
 def _lu(a: Any, pivot: bool = True) -> tuple[Any, Any, Any, Any]:
-    """(factors, pivots from 1, order of a's rows in P^-1 a, place of the first zero pivot or 0), in blocks of columns."""
+    """(factors, pivots from 1, order of a's rows in P^-1 a, place of the first zero pivot or 0), block by block."""
     rows, cols = a.shape[-2:]
     steps, batch = min(rows, cols), a.shape[:-2]
     order = jnp.broadcast_to(jnp.arange(rows, dtype=jnp.int32), (*batch, rows))

@@ -111,8 +111,5 @@ def encoder_layer(
         return _linear(jax.nn.gelu(x, approximate=False) if use_gelu else jax.nn.relu(x), ffn_weight_2, ffn_bias_2)
 
     for layer, weight, bias in ((attend, norm_weight_1, norm_bias_1), (feed, norm_weight_2, norm_bias_2)):
-        if norm_first:
-            x = x + layer(normalised(x, weight, bias, eps))
-        else:
-            x = normalised(x + layer(x), weight, bias, eps)
+        x = x + layer(normalised(x, weight, bias, eps)) if norm_first else normalised(x + layer(x), weight, bias, eps)
     return x

@@ -102,7 +102,7 @@ def _combine(x: Any, axis: int, positions: np.ndarray, weights: np.ndarray) -> A
 def _combine_bytes(x: Any, axis: int, positions: np.ndarray, weights: np.ndarray) -> Any:
     """`_combine` of uint8 in fixed point: 16-bit weights, the result rounded and saturated."""
     bits = next(b for b in range(22) if b == 21 or 0.5 + weights.max() * (2 << b) >= 1 << 15)
-    fixed = np.floor(weights * (1 << bits) + 0.5).astype(np.int32)
+    fixed = np.trunc(weights * (1 << bits) + np.where(weights < 0, -0.5, 0.5)).astype(np.int32)
     total = _combine(x.astype(jnp.int32), axis, positions, fixed)
     return jnp.clip((total + (1 << bits >> 1)) >> bits, 0, 255).astype(x.dtype)
 
@@ -112,7 +112,8 @@ def _resize(taps: Taps, x: Any, sizes: Sequence[int], align: bool, scales: Seque
     # The last axis first, on which the rounding of bytes depends.
     for axis in reversed(range(2, x.ndim)):
         n, scale = sizes[axis - 2], scales[axis - 2]
-        if n != x.shape[axis] or taps not in (_linear_taps, _cubic_taps) or (scale is not None and not align):
+        scaled = taps is not _linear_taps and scale is not None and not align
+        if n != x.shape[axis] or taps not in (_linear_taps, _cubic_taps) or scaled:
             x = combine(x, axis, *taps(x.shape[axis], n, align, scale))
     return x
 
