@@ -145,6 +145,7 @@ def test_real_transforms(size: int) -> None:
 
 
 def test_transforms_of_nothing() -> None:
-    x = torch.randn(2, 4, dtype=torch.complex64)
-    check(aten._fft_c2c.default, x[:0], [1], 0, True)
-    check(aten._fft_r2c.default, torch.randn(0, 4), [1], 0, True)
+    # Python's fft functions never hand these on, but a batch may be empty.
+    assert lowered(aten._fft_c2c.default, torch.randn(0, 4, dtype=torch.complex64), [1], 0, True).shape == (0, 4)
+    assert lowered(aten._fft_r2c.default, torch.randn(0, 4), [1], 0, True).shape == (0, 3)
+    assert lowered(aten._fft_c2r.default, torch.randn(0, 3, dtype=torch.complex64), [1], 0, 4).shape == (0, 4)
