@@ -88,7 +88,7 @@ def as_array(x: Any, dtype: torch.dtype) -> Any:
 
 
 def cast(x: Any, dtype: torch.dtype) -> Any:
-    """An array converted as PyTorch converts: floats wrap into small integers, complex numbers lose the imaginary part."""
+    """An array converted as PyTorch converts: floats wrap into small integers, complex numbers keep their real part."""
     target = to_jax(dtype)
     if x.dtype == target:
         return x.astype(target)
