@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from check import check, lowered
+
+from torch_tpu.lowering import linalg
+from torch_tpu.lowering._jax import jax, jnp
 
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.complex128]
@@ -60,8 +64,6 @@ def test_lu(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 
 def test_lu_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch_tpu.lowering import linalg
-
     monkeypatch.setattr(linalg, "LU_BLOCK", 3)
     for shape in ((2, 7, 5), (5, 8)):
         check(aten.linalg_lu_factor_ex.default, matrix(*shape, dtype=torch.float64))
@@ -202,3 +204,13 @@ def test_empty(shape: tuple[int, ...]) -> None:
     check(aten.linalg_solve_triangular.default, a, a, upper=True)
     check(aten._linalg_svd.default, torch.zeros(*shape[:-1], 2), True)
     check(aten.linalg_qr.default, torch.zeros(*shape[:-1], 2), "complete")
+
+
+@pytest.mark.parametrize("driver", ["gels", "gelsy", "gelsd"])
+def test_lstsq(driver: str) -> None:
+    # Through the function: the shapes of what a driver gives are its own.
+    a, b = matrix(2, 5, 3, dtype=torch.float64), matrix(2, 5, 2, dtype=torch.float64)
+    with jax.enable_x64(True):
+        got = linalg.lstsq(jnp.asarray(a.numpy()), jnp.asarray(b.numpy()), None, driver=driver)
+    for g, e in zip(got, torch.linalg.lstsq(a, b, driver=driver), strict=True):
+        torch.testing.assert_close(torch.from_numpy(np.array(g)), e, check_dtype=False)
