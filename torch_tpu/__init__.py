@@ -33,6 +33,7 @@ def _register() -> None:
     _C.set_memory_limit(runtime.total_memory())
     _C.set_cpu_fallback(_setting("TORCH_TPU_FALLBACK", "", "cpu") == "cpu")
     _C.set_debug_mode(_setting("TORCH_TPU_MODE", "strict", "debug") == "debug")
+    torch.set_autocast_dtype("tpu", torch.bfloat16)
     torch.backends.tpu = device.Backend()
 
 

@@ -359,14 +359,15 @@ class _Build:
         sizes, strides, dtype = list(fake.shape), list(fake.stride()), fake.dtype
         if not _is_dense(sizes, strides):
             strides = list(torch.empty(sizes, device="meta").stride())
-        if value is None or value.size == 0:
-            return (-1, dtype, sizes, strides, [0], -1) if count is None else self._counted(fake, value, count, outputs)
         if count is not None:
             return self._counted(fake, value, count, outputs)
+        has_rows = self.with_rows and id(fake) in self._row_outputs(context)
+        if value is None or value.size == 0:
+            return (-1, dtype, [-1, *sizes[1:]] if has_rows else sizes, strides, [0], -1)
         order = storage_order(tuple(sizes), tuple(strides))
         array = lax.transpose(value, order) if order != sorted(order) else value
         outputs.append(array)
-        if self.with_rows and id(fake) in self._row_outputs(context):
+        if has_rows:
             if order and order[0] != 0:
                 raise rows.Specialise
             sizes[0] = -1
@@ -435,8 +436,13 @@ class _Build:
         return torch._neg_view(fake) if x.neg else fake
 
     def _call(self, op: OpOverload, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of `op`, which has those of this call or fewer, by name."""
+        """The arguments of `op`, which has those of this call or fewer, by name, and those of factories."""
         named = dict(zip(self.names, values, strict=True))
+        if op is self.pure and op is not self.op:
+            position = self.names.index(self.functional.writes[0][0])
+            written, given = self.values[position], values[position]
+            device = given.device if isinstance(given, torch.Tensor) else None
+            named = {"dtype": getattr(written, "dtype", None), "layout": None, "device": device, "pin_memory": None, **named}
         args = [named[a.name] for a in op._schema.arguments if not a.kwarg_only]
         kwargs = {a.name: named[a.name] for a in op._schema.arguments if a.kwarg_only}
         return args, kwargs

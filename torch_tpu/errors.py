@@ -60,8 +60,7 @@ def check_cast(result: torch.dtype, target: torch.dtype) -> None:
 
 def _on_cpu(x: Any) -> Any:
     if isinstance(x, torch.Tensor):
-        made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
-        return made if x.dtype.is_floating_point or x.dtype.is_complex else made.zero_()
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).zero_()
     return torch.device("cpu") if isinstance(x, torch.device) else x
 
 

@@ -150,12 +150,12 @@ def multi_margin_loss(x: Any, target: Any, p: Any, margin: Any, weight: Any, red
     x, weight = compute(x, weight)
     z, scale, _ = _margins(x, target, margin, weight)
     loss = jnp.sum((z if p == 1 else z * z) * scale, -1) / z.shape[-1]
-    return reduce(loss.reshape(out().shape) if reduction == NONE else loss, reduction)
+    return reduce(loss.reshape(target.shape) if reduction == NONE else loss, reduction)
 
 
 @lowers("aten::multi_margin_loss_backward")
 def multi_margin_loss_backward(grad: Any, x: Any, target: Any, p: Any, margin: Any, weight: Any, reduction: int) -> Any:
-    shape = x.shape
+    shape, dtype = x.shape, x.dtype
     grad, x, weight = compute(grad, x, weight)
     z, scale, one_hot = _margins(x, target, margin, weight)
     slope = jnp.where(z > 0, 1 if p == 1 else 2 * z, 0) * scale / z.shape[-1]
@@ -163,7 +163,7 @@ def multi_margin_loss_backward(grad: Any, x: Any, target: Any, p: Any, margin: A
     if reduction == MEAN:
         slope = slope / z.shape[0]
     slope = slope * (grad.reshape(-1, 1) if grad.size == z.shape[0] else grad)
-    return slope.reshape(shape).astype(dtypes.to_jax(out().dtype))
+    return slope.reshape(shape).astype(dtype)
 
 
 def _margins(x: Any, target: Any, margin: Any, weight: Any) -> tuple[Any, Any, Any]:
@@ -180,7 +180,7 @@ def multilabel_margin_loss(x: Any, target: Any, reduction: int) -> Any:
     (rows,) = compute(jnp.atleast_2d(x))
     z, is_target = _label_margins(rows, target)
     loss = jnp.sum(jnp.maximum(z, 0), (1, 2)) / rows.shape[-1]
-    value = reduce(loss.reshape(out().shape) if reduction == NONE else loss, reduction)
+    value = reduce(loss.reshape(target.shape[:-1]) if reduction == NONE else loss, reduction)
     return value, is_target.reshape(target.shape).astype(x.dtype)
 
 
@@ -195,7 +195,7 @@ def multilabel_margin_loss_backward(grad: Any, x: Any, target: Any, reduction: i
     if reduction == MEAN:
         slope = slope / rows.shape[0]
     slope = slope * (grad.reshape(-1, 1) if grad.size == rows.shape[0] else grad)
-    return slope.reshape(x.shape).astype(dtypes.to_jax(out().dtype))
+    return slope.reshape(x.shape).astype(x.dtype)
 
 
 def _label_margins(x: Any, target: Any) -> tuple[Any, Any]:

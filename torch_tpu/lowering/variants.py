@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 class Functional:
     """A mutating op in terms of its functional form.
 
-    op: the functional overload; its arguments are the mutating op's less the `out` ones, by name.
+    op: the functional overload; its arguments are the mutating op's less the `out` ones, and those of factories.
     writes: (name of a mutated argument, index of the functional return that is its new value), in schema order.
     returns: for each return of the mutating op, the index of the functional return it is, or the name of the argument.
     """
@@ -40,15 +40,20 @@ def mutates(op: OpOverload) -> bool:
     return op._schema.is_mutable
 
 
+# What functions that make tensors take and their `out=` forms, which have the tensor, do not.
+_FACTORY = frozenset({"dtype", "layout", "device", "pin_memory"})
+
+
 @functools.cache
 def functional(op: OpOverload) -> Functional | None:
     """The functional form of a mutating op, None if PyTorch has none."""
     schema = op._schema
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     kept = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
+    had = {n for n, _ in kept}
     for candidate in _candidates(op):
         c = candidate._schema
-        if c.is_mutable or [(a.name, str(a.type)) for a in c.arguments] != kept:
+        if c.is_mutable or [(a.name, str(a.type)) for a in c.arguments if a.name not in _FACTORY - had] != kept:
             continue
         fresh = [r for r in schema.returns if r.alias_info is None]
         # The schemas of in-place foreach ops return nothing; the functional ones return the new lists.
