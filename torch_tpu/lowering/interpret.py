@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -90,7 +91,10 @@ def decompose(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Gr
         a, k = pytree.tree_unflatten(filled, spec)
         return pytree.tree_leaves(_implementation(op)(*a, **k), is_leaf=_is_none)
 
-    traced = make_fx(torch.func.functionalize(run), decomposition_table=decompositions())(*[leaves[i] for i in positions])
+    # Tensors that the decomposition makes must be fake as well.
+    with leaves[positions[0]].fake_mode if positions else nullcontext():
+        trace = make_fx(torch.func.functionalize(run), decomposition_table=decompositions())
+        traced = trace(*[leaves[i] for i in positions])
     if any(n.op == "call_function" and n.target is op for n in traced.graph.nodes):
         raise not_implemented(op)
     return traced
