@@ -1,7 +1,7 @@
 """What the disk cache saves a second process: `python benchmarks/second_process.py`.
 
 Two processes, one after the other, with a cache folder that is empty at first, run the same forward and training step
-of the small GPT. Imports (JAX's too) and the start of the device are not counted.
+of the small GPT. Imports (JAX's and the optimizers' late ones too) and the start of the device do not count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ torch.manual_seed(0)
 model = GPT(config)
 tokens = torch.randint(config.vocabulary, (config.batch, config.context))
 torch.tpu.init()
-import torch_tpu.eager
+import torch._dynamo, torch_tpu.eager
 began = time.perf_counter()
 model, tokens = model.to("tpu"), tokens.to("tpu")
 with torch.no_grad():
