@@ -54,6 +54,7 @@ setup(
         CppExtension(
             "torch_tpu._C",
             [str(p.relative_to(ROOT)) for p in sorted((ROOT / "csrc").glob("*.cpp"))],
+            depends=[str(p.relative_to(ROOT)) for p in (ROOT / "csrc").glob("*.h")],
             include_dirs=[pjrt_header_folder(), sysconfig.get_paths()["include"]],
             extra_compile_args=["-O2", "-g0", "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wno-unused-function"],
         )
