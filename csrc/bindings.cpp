@@ -26,7 +26,7 @@ c10::ScalarType scalar_type(py::handle dtype) {
   return reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;
 }
 
-// returns: ("argument", tensor) | ("new", tensor) | ("none",) | ("list", [..]).
+// returns: ("argument", tensor) | ("new", tensor) | ("int", number) | ("none",) | ("list", [..]).
 Return parse_return(const py::tuple& item) {
   auto kind = item[0].cast<std::string>();
   if (kind == "argument") {
@@ -34,6 +34,9 @@ Return parse_return(const py::tuple& item) {
   }
   if (kind == "new") {
     return {Return::kNew, item[1].cast<int64_t>(), {}};
+  }
+  if (kind == "int") {
+    return {Return::kInt, item[1].cast<int64_t>(), {}};
   }
   if (kind == "none") {
     return {Return::kNone, 0, {}};

@@ -385,6 +385,33 @@ void to_copy(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   stack->push_back(std::move(result));
 }
 
+// arange of integers is the one from 0, scaled and shifted by runtime scalars: a program per length, not per position.
+void arange(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  size_t count = op.schema().arguments().size();
+  bool stepped = count == 7;
+  at::Scalar start = torch::jit::peek(*stack, 0, count).toScalar(), end = torch::jit::peek(*stack, 1, count).toScalar();
+  at::Scalar step = stepped ? torch::jit::peek(*stack, 2, count).toScalar() : at::Scalar(1);
+  const c10::IValue& dtype = torch::jit::peek(*stack, stepped ? 3 : 2, count);
+  auto whole = [](const at::Scalar& s) { return s.isIntegral(/*includeBool=*/false); };
+  bool integers = whole(start) && whole(end) && whole(step) && (dtype.isNone() || dtype.toScalarType() == at::kLong);
+  int64_t first = integers ? start.toLong() : 0, by = integers ? step.toLong() : 1;
+  if (!integers || first == 0 || by == 0 || (by > 0) != (end.toLong() >= first)) {
+    run_op(op, stack);
+    return;
+  }
+  int64_t length = (end.toLong() - first + by + (by > 0 ? -1 : 1)) / by;
+  c10::Device device = torch::jit::peek(*stack, stepped ? 5 : 4, count).toOptional<c10::Device>().value_or(
+      c10::Device(c10::DeviceType::PrivateUse1));
+  torch::jit::drop(*stack, count);
+  at::Tensor result = at::arange(length, at::TensorOptions().dtype(at::kLong).device(device));
+  stack->push_back(by == 1 ? result.add_(first) : result.mul_(by).add_(first));
+}
+
+// Nested tensors are not supported: a padding mask stays a mask.
+bool nested_tensor_from_mask_left_aligned(const at::Tensor&, const at::Tensor&) {
+  return false;
+}
+
 // Results whose size is a value: the value is read, then the size is static.
 at::Tensor repeat_interleave(const at::Tensor& repeats, std::optional<int64_t> output_size) {
   TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
@@ -493,6 +520,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_to_copy", torch::CppFunction::makeFromBoxedFunction<&to_copy>());
   m.impl("repeat_interleave.Tensor", repeat_interleave);
   m.impl("bincount", bincount);
+  m.impl("arange.start", torch::CppFunction::makeFromBoxedFunction<&arange>());
+  m.impl("arange.start_step", torch::CppFunction::makeFromBoxedFunction<&arange>());
+  m.impl("_nested_tensor_from_mask_left_aligned", nested_tensor_from_mask_left_aligned);
   m.impl("equal", equal);
   m.impl("is_set_to", is_set_to);
   m.impl("record_stream", record_stream);

@@ -101,6 +101,8 @@ struct Wrapper {
         return call.tensors[r.index];
       case Return::kNew:
         return fresh[r.index];
+      case Return::kInt:
+        return r.index;
       case Return::kNone:
         return at::Tensor();
       case Return::kList: {
@@ -174,7 +176,7 @@ std::string shapes(const Call& call) {
 
 }  // namespace
 
-Outputs launch(const Program& program, const Call& call, const torch::jit::Stack& stack) {
+Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stack) {
   int device = call.device;
   for (const Resize& resize : program.resizes) {
     at::Tensor tensor = call.tensors[resize.tensor];
@@ -186,9 +188,10 @@ Outputs launch(const Program& program, const Call& call, const torch::jit::Stack
       }
     }
     auto* storage = tensor.storage().unsafeGetStorageImpl();
-    if (storage->nbytes() < bytes) {
+    if (storage->nbytes() != bytes) {
       storage->set_data_ptr_noswap(allocate_block(bytes, device));  // a resized output keeps nothing
       storage->set_nbytes(bytes);
+      call.blocks[call.storage_of[resize.tensor]] = &block_of(tensor);
     }
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(resize.sizes, resize.strides);
   }

@@ -39,9 +39,9 @@ struct BoundsCheck {
   std::string error, text;  // the exception's name; its words, {} for the index
 };
 
-// What a return of the op is: an argument, a new tensor, nothing, or a list of these.
+// What a return of the op is: an argument, a new tensor, a number, nothing, or a list of these.
 struct Return {
-  enum Kind : int64_t { kArgument, kNew, kNone, kList } kind;
+  enum Kind : int64_t { kArgument, kNew, kInt, kNone, kList } kind;
   int64_t index = 0;
   std::vector<Return> items;
 };
@@ -75,8 +75,8 @@ struct Call;
 // What a launch left: the buffers of the executable's outputs.
 using Outputs = std::vector<pjrt::BufferPtr>;
 
-// Launches a program for a call and updates the storages it writes to. The caller holds the device's launch lock.
-Outputs launch(const Program& program, const Call& call, const torch::jit::Stack& stack);
+// Launches a program for a call, resizes outputs and updates the storages it writes to. The caller holds the device's launch lock.
+Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stack);
 
 // Wraps the outputs as the op's returns. Waits for the true sizes of data-dependent results. Takes no lock.
 std::vector<c10::IValue> wrap(const Program& program, const Call& call, const Outputs& outputs);

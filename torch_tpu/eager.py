@@ -42,7 +42,8 @@ _NOT_PROGRAMS = frozenset(
         "_reshape_alias unfold view_as_real view_as_complex copy_ _copy_from _copy_from_and_resize _local_scalar_dense "
         "resize_ set_ set_.source_Storage set_.source_Tensor set_.source_Storage_storage_offset "
         "_has_compatible_shallow_copy_type native_batch_norm record_stream _fused_sdp_choice is_pinned _pin_memory "
-        "_to_copy lift lift_fresh item equal is_set_to repeat_interleave.Tensor bincount"
+        "_to_copy lift lift_fresh item equal is_set_to repeat_interleave.Tensor bincount arange.start arange.start_step "
+        "_nested_tensor_from_mask_left_aligned"
     ).split()
 )
 _INDEXING = frozenset(
@@ -77,13 +78,22 @@ def op_info(name: str) -> OpInfo:
     return OpInfo(runtime, dynamic or bool(rule is not None and rule.rows), name in _INDEXING)
 
 
+# Composite ops with a gradient formula of their own, which a kernel therefore doesn't lose: one program instead of several.
+_COMPOSITE = frozenset({"aten::silu_backward", "aten::mish_backward", "aten::linalg_lstsq"})
+
+
 def ops_to_register() -> list[str]:
     """The ops whose kernel must be ours although PyTorch has a composite or structured one."""
     load_rules()
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     names = []
     for name in torch._C._dispatch_get_all_op_names():
-        if not name.startswith("aten::") or name in _NOT_PROGRAMS or has(name, "CompositeImplicitAutograd"):
+        if not name.startswith("aten::") or name in _NOT_PROGRAMS:
+            continue
+        if name in _COMPOSITE:
+            names.append(name)
+            continue
+        if has(name, "CompositeImplicitAutograd"):
             continue
         composite = has(name, "CompositeExplicitAutograd") and not has(name, "CPU")
         if composite and not _stripped(name) in RULES:
@@ -351,8 +361,9 @@ class _Build:
             self._plan_dynamic(compacted)
             return list(compacted.outputs), {i: c for i, c in enumerate(compacted.counts) if c is not None}
         args, kwargs = self._call(self.pure, arguments)
-        # Only decompositions are traced on fake tensors.
-        fakes = None if self.pure.name() in RULES else self._call(self.pure, self._stand_ins(self._fake, "tpu"))
+        # Decompositions are traced on fake tensors; rules only look at them.
+        stand_ins = self.metas if self.pure.name() in RULES else self._stand_ins(self._fake, "tpu")
+        fakes = self._call(self.pure, stand_ins)
         return interpret.lower(self.pure, args, kwargs, fakes, self.pure_out), {}
 
     def _new_tensor(self, fake: Any, value: Any, count: Any, outputs: list[Any], context: Context) -> tuple[Any, ...]:
@@ -487,6 +498,8 @@ class _Build:
     def _new(self, fake: Any, position: int) -> tuple[Any, ...]:
         if fake is None:
             return ("none",)
+        if isinstance(fake, int):
+            return ("int", fake)
         self.tensors.append((fake, position))
         return ("new", len(self.tensors) - 1)
 

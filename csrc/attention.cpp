@@ -1,0 +1,40 @@
+// Which attention `scaled_dot_product_attention` takes: one fused program, with its own gradient.
+#include <ATen/Context.h>
+#include <ATen/SDPBackend.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/transformers/attention.h>
+#include <torch/library.h>
+
+
+namespace torch_tpu {
+
+namespace {
+
+bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+  auto dense = [](const at::Tensor& t) { return t.layout() == at::kStrided && (t.dim() == 4 || t.dim() == 3) && at::isFloatingType(t.scalar_type()); };
+  return dense(query) && dense(key) && dense(value);
+}
+
+int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>&, double,
+               bool, std::optional<double>, bool) {
+  bool fused = fits(query, key, value) && at::globalContext().userEnabledOverrideableSDP();
+  return static_cast<int64_t>(fused ? at::SDPBackend::overrideable : at::SDPBackend::math);
+}
+
+}  // namespace
+
+}  // namespace torch_tpu
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &torch_tpu::choose)
+}
+
+namespace torch_tpu {
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_fused_sdp_choice", choose);
+}
+
+}  // namespace torch_tpu
