@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from train_gpt import Config, train
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-from train_gpt import Config, train  # noqa: E402
 
 SMALL = Config(context=16, width=32, heads=2, layers=1, batch=4, steps=6, warmup=2)
 

