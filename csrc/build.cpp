@@ -77,7 +77,7 @@ struct Converter {
     fields["step"] = dims_tuple(view.step);
     fields["axis"] = dims_tuple(view.axis);
     fields["starts"] = view.start.size();
-    fields["padded"] = static_cast<bool>(call.padded[i]);
+    fields["row_dim"] = call.row_dim[i];
     fields["conj"] = t.is_conj();
     fields["neg"] = t.is_neg();
     return eager.attr("TensorOperand")(**fields);

@@ -194,15 +194,19 @@ struct Reader {
       call.blocks.push_back(&block);
     }
     View view;
-    bool padded = with_rows && (call.rows < 0 || (call.rows == block.rows && bucket == block.dims[0])) &&
-                  padded_view_of(tensor, block, view);
-    if (padded) {
+    bool may_pad = with_rows && (call.rows < 0 || (call.rows == block.rows && bucket == block.dims[0]));
+    int64_t row_dim = may_pad ? padded_view_of(tensor, block, view) : -1;
+    if (row_dim >= 0) {
       call.rows = block.rows;
       bucket = block.dims[0];
       put(kPadded);
       put(bucket);
-      put(tensor.sizes().slice(1));
-      put(tensor.strides().slice(1));
+      put(row_dim);
+      // Dimensions of one element outside the rows have strides that depend on the true count, and no meaning.
+      for (int64_t i = 0; i < tensor.dim(); ++i) {
+        put(i == row_dim ? -1 : tensor.size(i));
+        put(i == row_dim || tensor.size(i) == 1 ? 0 : tensor.stride(i));
+      }
     } else {
       view = view_of(tensor, block);
       put(kTensor);
@@ -222,7 +226,7 @@ struct Reader {
     call.tensors.push_back(tensor);
     call.views.push_back(std::move(view));
     call.storage_of.push_back(storage);
-    call.padded.push_back(padded);
+    call.row_dim.push_back(row_dim);
   }
 
   void put_value(const c10::IValue& value, bool runtime) {

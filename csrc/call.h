@@ -40,7 +40,7 @@ struct Call {
   c10::SmallVector<at::Tensor, 8> tensors;  // the device operands, in order
   c10::SmallVector<View, 8> views;
   c10::SmallVector<int64_t, 8> storage_of;  // tensor -> index of its storage
-  c10::SmallVector<bool, 8> padded;         // tensor -> enters with all rows of its buffer
+  c10::SmallVector<int64_t, 8> row_dim;     // tensor -> its dimension of which it enters with all rows of its buffer, or -1
   c10::SmallVector<Block*, 8> blocks;       // the distinct storages
   c10::SmallVector<RuntimeScalar, 4> scalars;
   int64_t rows = -1;                     // the common number of rows of the padded operands, -1: none

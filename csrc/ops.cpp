@@ -21,6 +21,7 @@
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/llvmMathExtras.h>
 #include <torch/library.h>
 
 #include <map>
@@ -100,34 +101,27 @@ void call_copy(const at::Tensor& self, const at::Tensor& src, bool non_blocking)
   run_op(handle, &stack);
 }
 
-// Uploads that differ in their number of rows only. After a few numbers the buffer gets a power of two of rows, so that the
-// ops that take such operands compile once for each power of two and not for each number.
+// Notices tensors that differ in one length only. After a few lengths their buffers get a power of two of rows, so that the ops
+// that take such operands compile once for each power of two and not for each length.
 class VaryingRows {
  public:
-  // How many rows the buffer of an upload should have.
-  int64_t rows_for(const at::Tensor& values) {
-    if (values.dim() == 0 || values.numel() == 0 || values.numel() * values.itemsize() > kLargest) {
-      return values.dim() == 0 ? 0 : values.size(0);
+  // True once tensors of this dtype and these sizes, but for dimension `dim`, came in a few lengths, and this one is new.
+  bool varies(const at::Tensor& tensor, int64_t dim) {
+    if (tensor.dim() == 0 || tensor.numel() == 0 || tensor.numel() * static_cast<int64_t>(tensor.itemsize()) > kLargest) {
+      return false;
     }
-    Dims key{static_cast<int64_t>(values.scalar_type())};
-    key.append(values.sizes().begin() + 1, values.sizes().end());
+    std::vector<int64_t> key(tensor.sizes().begin(), tensor.sizes().end());
+    int64_t length = std::exchange(key[dim], -1);
+    key.push_back(static_cast<int64_t>(tensor.scalar_type()));
     std::lock_guard<std::mutex> lock(mutex_);
     if (seen_.size() > kMostShapes) {
       seen_.clear();
     }
-    auto& counts = seen_[std::vector<int64_t>(key.begin(), key.end())];
-    if (counts.size() < kFew) {
-      counts.insert(values.size(0));
-      return values.size(0);
+    auto& lengths = seen_[key];
+    if (lengths.size() < kFew) {
+      lengths.insert(length);
     }
-    if (counts.count(values.size(0)) > 0) {
-      return values.size(0);
-    }
-    int64_t bucket = 16;
-    while (bucket < values.size(0)) {
-      bucket *= 2;
-    }
-    return bucket;
+    return lengths.count(length) == 0;
   }
 
  private:
@@ -137,7 +131,7 @@ class VaryingRows {
   std::map<std::vector<int64_t>, std::set<int64_t>> seen_;
 };
 
-VaryingRows& varying_rows() {
+VaryingRows& uploads() {
   static auto* one = new VaryingRows;
   return *one;
 }
@@ -149,13 +143,13 @@ void host_to_device(const at::Tensor& self, const at::Tensor& src) {
   Dims order = storage_order(target);
   values = values.permute(order).contiguous();
   int64_t count = values.dim() == 0 ? 0 : values.size(0);
-  int64_t rows = whole && self.is_contiguous() && block_of(self).buffer == nullptr ? varying_rows().rows_for(values) : count;
-  if (rows > count) {
-    Dims padded(values.sizes().begin(), values.sizes().end());
-    padded[0] = rows;
-    at::Tensor wide = at::zeros(padded, values.options());
-    wide.narrow(0, 0, count).copy_(values);
-    values = wide;
+  bool varies = whole && self.is_contiguous() && block_of(self).buffer == nullptr && uploads().varies(values, 0);
+  if (varies) {
+    Dims sizes(values.sizes().begin(), values.sizes().end());
+    sizes[0] = std::max<int64_t>(16, c10::llvm::PowerOf2Ceil(count));
+    at::Tensor padded = at::zeros(sizes, values.options());
+    padded.narrow(0, 0, count).copy_(values);
+    values = padded;
   }
   pjrt::BufferPtr buffer = pjrt::upload(values.const_data_ptr(), values.scalar_type(), values.sizes(), self.device().index());
   {
@@ -163,7 +157,7 @@ void host_to_device(const at::Tensor& self, const at::Tensor& src) {
     Block& block = block_of(target);
     block.set(std::move(buffer), values.sizes(), values.scalar_type());
     block.failure.clear();
-    block.rows = rows > count ? count : -1;
+    block.rows = varies ? count : -1;
   }
   if (!whole) {
     call_copy(self, target, false);
@@ -407,6 +401,47 @@ void arange(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   stack->push_back(by == 1 ? result.add_(first) : result.mul_(by).add_(first));
 }
 
+// A tensor with room for `total` rows along `dim`, before which its dimensions have one element.
+at::Tensor with_room(const at::Tensor& tensor, int64_t dim, int64_t total) {
+  int64_t rows = tensor.size(dim);
+  if (block_of(tensor).rows == rows && block_of(tensor).dims[0] >= total && tensor.is_contiguous()) {
+    return tensor;
+  }
+  int64_t bucket = std::max<int64_t>(16, c10::llvm::PowerOf2Ceil(total));
+  Dims sizes(tensor.sizes().begin() + dim, tensor.sizes().end());
+  at::Tensor rows_first = tensor.reshape(sizes);
+  sizes[0] = bucket;
+  at::Tensor wide = at::zeros(sizes, tensor.options());
+  wide.narrow(0, 0, rows).copy_(rows_first);
+  block_of(wide).rows = rows;
+  Dims strides(tensor.dim(), rows * wide.stride(0));
+  std::copy(wide.strides().begin(), wide.strides().end(), strides.begin() + dim);
+  wide.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), strides);
+  return wide;
+}
+
+// A tensor that grows by what is joined to it, as caches of keys and values do, gets room to grow: a program for each power of
+// two of lengths and not for each length.
+void cat(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static auto* lengths = new VaryingRows;
+  auto tensors = torch::jit::peek(*stack, 0, 2).toTensorVector();
+  int64_t dim = torch::jit::peek(*stack, 1, 2).toInt();
+  if (tensors.size() == 2 && on_tpu(tensors[0]) && on_tpu(tensors[1]) && tensors[0].dim() == tensors[1].dim()) {
+    at::Tensor& first = tensors[0];
+    dim = dim < 0 ? dim + first.dim() : dim;
+    bool leads = dim >= 0 && dim < first.dim() && first.numel() > 0 && tensors[1].numel() > 0 &&
+                 first.scalar_type() == tensors[1].scalar_type() && !first.is_conj() && !first.is_neg();
+    for (int64_t i = 0; leads && i < dim; ++i) {
+      leads = first.size(i) == 1;
+    }
+    if (leads && lengths->varies(first, dim)) {
+      first = with_room(first, dim, first.size(dim) + tensors[1].size(dim));
+      torch::jit::peek(*stack, 0, 2) = tensors;
+    }
+  }
+  run_op(op, stack);
+}
+
 // Nested tensors are not supported: a padding mask stays a mask.
 bool nested_tensor_from_mask_left_aligned(const at::Tensor&, const at::Tensor&) {
   return false;
@@ -520,6 +555,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_to_copy", torch::CppFunction::makeFromBoxedFunction<&to_copy>());
   m.impl("repeat_interleave.Tensor", repeat_interleave);
   m.impl("bincount", bincount);
+  m.impl("cat", torch::CppFunction::makeFromBoxedFunction<&cat>());
   m.impl("arange.start", torch::CppFunction::makeFromBoxedFunction<&arange>());
   m.impl("arange.start_step", torch::CppFunction::makeFromBoxedFunction<&arange>());
   m.impl("_nested_tensor_from_mask_left_aligned", nested_tensor_from_mask_left_aligned);

@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -118,12 +119,12 @@ struct Wrapper {
   }
 };
 
-Dims with_rows(const Dims& sizes, int64_t rows) {
-  Dims exact(sizes);
-  for (int64_t& size : exact) {
-    size = size == kRows ? rows : size;
+// The true sizes of a result with padded rows, and the strides of the dimensions of one element before them.
+void set_rows(Dims& sizes, Dims& strides, size_t dim, int64_t rows) {
+  sizes[dim] = rows;
+  for (size_t i = 0; i < dim; ++i) {
+    strides[i] = std::max<int64_t>(rows, 1) * strides[dim];
   }
-  return exact;
 }
 
 // A tensor of `count` rows over a buffer of more: the buffer is cut to a power of two of rows, so that what follows
@@ -290,14 +291,22 @@ std::vector<c10::IValue> wrap(const Program& program, const Call& call, const Ou
   std::vector<at::Tensor> fresh;
   fresh.reserve(program.tensors.size());
   for (const NewTensor& spec : program.tensors) {
-    int64_t rows = spec.sizes.empty() || spec.sizes[0] != kRows ? -1 : call.rows;
     if (spec.count >= 0) {
       int32_t count = 0;
       outputs[spec.count]->to_host(&count, sizeof(count));
       fresh.push_back(cut_rows(spec, outputs[spec.output], count, call.device));
       continue;
     }
-    fresh.push_back(make_tensor(with_rows(spec.sizes, rows), spec.strides, spec.dtype, call.device));
+    auto padded = std::find(spec.sizes.begin(), spec.sizes.end(), kRows);
+    int64_t rows = -1;
+    if (padded == spec.sizes.end()) {
+      fresh.push_back(make_tensor(spec.sizes, spec.strides, spec.dtype, call.device));
+    } else {
+      Dims sizes(spec.sizes), strides(spec.strides);
+      rows = call.rows + spec.grown;
+      set_rows(sizes, strides, padded - spec.sizes.begin(), rows);
+      fresh.push_back(make_tensor(sizes, strides, spec.dtype, call.device));
+    }
     if (spec.output >= 0) {
       Block& block = block_of(fresh.back());
       block.set(outputs[spec.output], spec.dims, spec.dtype);

@@ -19,6 +19,7 @@ struct NewTensor {
   int64_t output;  // of the executable; -1: no elements, nothing to hold
   c10::ScalarType dtype;
   Dims sizes, strides, dims;  // dims: of the buffer
+  int64_t grown = 0;          // rows it has more than the padded operands
   int64_t count = -1;         // output that holds the true number of rows (data-dependent ops), -1: sizes are exact
 };
 

@@ -115,20 +115,23 @@ View view_of(const at::TensorBase& tensor, const Block& block) {
   return slice_or_gather(tensor.sizes(), tensor.strides(), offset, total, same_items, block);
 }
 
-bool padded_view_of(const at::TensorBase& tensor, const Block& block, View& view) {
-  if (block.rows < 0 || tensor.dim() == 0 || tensor.size(0) != block.rows ||
-      tensor.itemsize() != c10::elementSize(block.dtype)) {
-    return false;
+int64_t padded_view_of(const at::TensorBase& tensor, const Block& block, View& view) {
+  if (block.rows < 0 || tensor.itemsize() != c10::elementSize(block.dtype)) {
+    return -1;
   }
   int64_t total = block.elements(), row = total / std::max<int64_t>(block.dims[0], 1), offset = tensor.storage_offset();
-  if (tensor.stride(0) != row || offset >= std::max<int64_t>(row, 1) || total == 0) {
-    return false;
+  int64_t dim = 0;
+  while (dim < tensor.dim() && (tensor.size(dim) != block.rows || tensor.stride(dim) != row)) {
+    ++dim;
+  }
+  if (dim == tensor.dim() || offset >= std::max<int64_t>(row, 1) || total == 0) {
+    return -1;
   }
   Dims sizes(tensor.sizes().begin(), tensor.sizes().end());
-  sizes[0] = block.dims[0];
+  sizes[dim] = block.dims[0];
   bool whole = offset == 0 && tensor.is_contiguous() && c10::multiply_integers(sizes) == total;
   view = whole ? View{} : slice_or_gather(sizes, tensor.strides(), offset, total, true, block);
-  return true;
+  return dim;
 }
 
 }  // namespace torch_tpu

@@ -26,7 +26,8 @@ struct View {
 // The recipe of a tensor over a block. Pure arithmetic on the host.
 View view_of(const at::TensorBase& tensor, const Block& block);
 
-// The same for a tensor whose rows are those of a padded block, with all rows of the block: true if it is such a tensor.
-bool padded_view_of(const at::TensorBase& tensor, const Block& block, View& view);
+// The same for a tensor whose rows are those of a padded block, with all rows of the block. Returns the tensor's dimension
+// that the rows are, -1 if it is no such tensor.
+int64_t padded_view_of(const at::TensorBase& tensor, const Block& block, View& view);
 
 }  // namespace torch_tpu

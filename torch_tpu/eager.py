@@ -42,7 +42,7 @@ _NOT_PROGRAMS = frozenset(
         "_reshape_alias unfold view_as_real view_as_complex copy_ _copy_from _copy_from_and_resize _local_scalar_dense "
         "resize_ set_ set_.source_Storage set_.source_Tensor set_.source_Storage_storage_offset "
         "_has_compatible_shallow_copy_type native_batch_norm record_stream _fused_sdp_choice is_pinned _pin_memory "
-        "_to_copy lift lift_fresh item equal is_set_to repeat_interleave.Tensor bincount arange.start arange.start_step "
+        "_to_copy lift lift_fresh item equal is_set_to repeat_interleave.Tensor bincount cat arange.start arange.start_step "
         "_nested_tensor_from_mask_left_aligned"
     ).split()
 )
@@ -321,7 +321,8 @@ class _Build:
             matmul_precision=torch.get_float32_matmul_precision(),
             deterministic=torch.are_deterministic_algorithms_enabled(),
             rows=starts[-1].astype(jnp.int32) if self.with_rows else None,
-            row_operands=tuple(values[id(x)] for x in self.operands if x.padded),
+            row_operands=tuple(values[id(x)] for x in self.operands if x.row_dim >= 0),
+            row_dims=tuple(x.row_dim for x in self.operands if x.row_dim >= 0),
         )
         with using(context):
             results, counts = self._results(arguments, context)
@@ -373,24 +374,39 @@ class _Build:
         if count is not None:
             return self._counted(fake, value, count, outputs)
         has_rows = self.with_rows and id(fake) in self._row_outputs(context)
+        dim, grown = context.grown.get(self._position(fake), (0, 0)) if has_rows else (0, 0)
         if value is None or value.size == 0:
-            return (-1, dtype, [-1, *sizes[1:]] if has_rows else sizes, strides, [0], -1)
+            return (-1, dtype, [-1, *sizes[1:]] if has_rows else sizes, strides, [0], -1, grown)
+        if dim:
+            return self._grown(dtype, value, dim, grown, outputs)
         order = storage_order(tuple(sizes), tuple(strides))
         array = lax.transpose(value, order) if order != sorted(order) else value
         outputs.append(array)
         if has_rows:
             if order and order[0] != 0:
                 raise rows.Specialise
-            sizes[0] = -1
-        return (len(outputs) - 1, dtype, sizes, strides, list(array.shape), -1)
+            sizes = [-1, *value.shape[1:]]
+        return (len(outputs) - 1, dtype, sizes, strides, list(array.shape), -1, grown)
+
+    def _grown(self, dtype: torch.dtype, value: Any, dim: int, grown: int, outputs: list[Any]) -> tuple[Any, ...]:
+        """A result whose padded rows lie behind dimensions of one element: the rows come first in the buffer."""
+        if any(n != 1 for n in value.shape[:dim]):
+            raise rows.Specialise
+        strides = list(torch.empty(value.shape, device="meta").stride())
+        sizes = [-1 if i == dim else n for i, n in enumerate(value.shape)]
+        outputs.append(value.reshape(value.shape[dim:]))
+        return (len(outputs) - 1, dtype, sizes, strides, list(value.shape[dim:]), -1, grown)
 
     def _counted(self, fake: Any, value: Any, count: Any, outputs: list[Any]) -> tuple[Any, ...]:
         outputs += [value, count.astype(jnp.int32)]
-        return (len(outputs) - 2, fake.dtype, list(fake.shape), list(fake.stride()), list(value.shape), len(outputs) - 1)
+        return (len(outputs) - 2, fake.dtype, list(fake.shape), list(fake.stride()), list(value.shape), len(outputs) - 1, 0)
 
     def _row_outputs(self, context: Context) -> set[int]:
         flat = pytree.tree_leaves(self.pure_out)
-        return {id(flat[i]) for i in context.row_outputs}
+        return {id(flat[i]) for i in (*context.row_outputs, *context.grown)}
+
+    def _position(self, fake: Any) -> int:
+        return next(i for i, f in enumerate(pytree.tree_leaves(self.pure_out)) if f is fake)
 
     def _plan_dynamic(self, compacted: rows.Compacted) -> None:
         """The results of a data-dependent op are known once it is lowered."""

@@ -44,13 +44,13 @@ class TensorOperand:
     step: tuple[int, ...]
     axis: tuple[int, ...]
     starts: int
-    padded: bool
+    row_dim: int
     conj: bool
     neg: bool
 
     def sizes_in(self, storage: Storage) -> tuple[int, ...]:
-        """The sizes inside the program: all rows of the buffer if the operand is padded."""
-        return (storage.dims[0], *self.sizes[1:]) if self.padded else self.sizes
+        """The sizes inside the program: all rows of the buffer along `row_dim`, -1 for operands of their true size."""
+        return tuple(storage.dims[0] if i == self.row_dim else n for i, n in enumerate(self.sizes))
 
 
 @dataclass(frozen=True)

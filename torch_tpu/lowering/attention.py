@@ -17,6 +17,7 @@ from .context import out, precision
 from .matmul import accumulator
 from .random import draw, philox
 from .registry import lowers
+from .rows import Specialise, row_dim, valid
 
 # Scores are made at once up to this many elements, in chunks of queries and keys above.
 SCORES_AT_ONCE = 1 << 24
@@ -281,7 +282,16 @@ def _blocks(q: Any, k: Any) -> int:
     return -(-k.shape[2] // 4)
 
 
-@lowers("aten::_scaled_dot_product_fused_attention_overrideable", random=True)
+def _without_padding(q: Any, k: Any, v: Any, bias: Any) -> Any:
+    """The mask, or one that keeps the padding of keys and values from counting."""
+    if all(row_dim(x) is None for x in (q, k, v, bias)):
+        return bias
+    if row_dim(q) is not None or bias is not None or not row_dim(k) == row_dim(v) == k.ndim - 2:
+        raise Specialise
+    return jnp.where(valid(k.shape[-2]), 0.0, -jnp.inf).astype(q.dtype)[None]
+
+
+@lowers("aten::_scaled_dot_product_fused_attention_overrideable", random=True, rows="any")
 def fused_attention(
     q: Any,
     k: Any,
@@ -295,6 +305,7 @@ def fused_attention(
 ) -> tuple[Any, ...]:
     """(output, logsumexp, None, None, L, S, seed, offset, None)."""
     length, keys = q.shape[-2], k.shape[-2]
+    bias = _without_padding(q, k, v, bias)
     q5, k, v = _heads(q, k, v)
     seed = offset = jnp.zeros((), jnp.int64)
     dropout = None

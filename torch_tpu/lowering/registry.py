@@ -25,7 +25,8 @@ class Rule:
         run time (see rows.py). "pointwise": row i of every result comes from row i of the operands, so the padding
         may hold anything and results are padded alike. "masked": the lowering itself keeps the padding out of what it
         computes, says in `context().row_outputs` which results are padded, and raises `rows.Specialise` for what it
-        can't do. None: the operands are cut to their true size first.
+        can't do. "any": the same, for operands padded in any
+        dimension. None: the operands are cut to their true size first.
     random: draws from the generator.
     """
 

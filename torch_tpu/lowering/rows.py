@@ -44,7 +44,9 @@ def admit(kind: str | None, operands: Sequence[Any], outs: Sequence[Any]) -> Non
     """
     if context().rows is None or not any(is_padded(x) for x in operands):
         return
-    if kind is None:
+    if kind == "any":
+        return
+    if kind is None or any(row_dim(x) for x in operands):
         raise Specialise
     if kind == "pointwise":
         rows, rank = outs[0].shape[:1], outs[0].ndim
@@ -58,6 +60,12 @@ def admit(kind: str | None, operands: Sequence[Any], outs: Sequence[Any]) -> Non
 def is_padded(x: Any) -> bool:
     """True if the operand `x` has rows of padding."""
     return context().rows is not None and any(x is operand for operand in context().row_operands)
+
+
+def row_dim(x: Any) -> int | None:
+    """The padded dimension of an operand, None if it is of its true size."""
+    pairs = zip(context().row_operands, context().row_dims, strict=True)
+    return next((d for operand, d in pairs if operand is x), None) if context().rows is not None else None
 
 
 def valid(length: int) -> Any:

@@ -7,17 +7,30 @@ from typing import Any
 
 from . import dtypes
 from ._jax import jnp, lax
-from .context import out
+from .context import context, out
 from .registry import lowers
+from .rows import Specialise, row_dim
 from .views import EXACT, diagonal_view, spread
 
 
-@lowers("aten::cat")
+@lowers("aten::cat", rows="any")
 def cat(tensors: Sequence[Any], dim: int) -> Any:
     """A tensor of shape [0] joins with anything, for PyTorch's old times' sake."""
     dtype = dtypes.to_jax(out().dtype)
     parts = [x.astype(dtype) for x in tensors if x.shape != (0,)]
+    if any(row_dim(x) is not None for x in tensors):
+        return _append(tensors, dim % out().ndim)
     return lax.concatenate(parts, dim % parts[0].ndim) if parts else jnp.zeros(0, dtype)
+
+
+def _append(tensors: Sequence[Any], dim: int) -> Any:
+    """The first operand, which has room behind its rows (the caller sees to it), with the others written there."""
+    first, *others = tensors
+    if row_dim(first) != dim or any(row_dim(x) is not None or x.dtype != first.dtype for x in others):
+        raise Specialise
+    added = lax.concatenate(others, dim)
+    context().grown[0] = (dim, added.shape[dim])
+    return lax.dynamic_update_slice_in_dim(first, added, context().rows, dim)
 
 
 @lowers("aten::stack", "aten::_stack")
