@@ -45,8 +45,9 @@ def _said_by_cpu(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Exc
         host_args, host_kwargs = pytree.tree_map(_on_cpu, (args, kwargs))
         try:
             op(*host_args, **host_kwargs)
-        except NotImplementedError:
-            return None  # an op the CPU doesn't have says nothing of its operands
+        except NotImplementedError as said:
+            # "not implemented for 'Float'" is about the operands; an op that the CPU doesn't have says nothing of them.
+            return said if "not implemented for '" in str(said) else None
         except Exception as said:  # noqa: BLE001 - whatever PyTorch says
             return said
     return None
