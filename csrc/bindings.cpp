@@ -57,12 +57,11 @@ Input::Kind parse_input(const std::string& kind) {
 
 std::shared_ptr<Program> make_program(std::string name, std::shared_ptr<pjrt::Executable> executable, const py::list& inputs,
                                       const py::list& tensors, const py::list& writes, const py::list& resizes,
-                                      const py::list& returns, uint64_t random_numbers, bool donates, const py::list& checks) {
+                                      const py::list& returns, uint64_t random_numbers, const py::list& checks) {
   auto program = std::make_shared<Program>();
   program->name = std::move(name);
   program->executable = std::move(executable);
   program->random_numbers = random_numbers;
-  program->donates = donates;
   for (const auto& item : inputs) {
     auto pair = item.cast<std::pair<std::string, int64_t>>();
     program->inputs.push_back({parse_input(pair.first), pair.second});
@@ -80,9 +79,9 @@ std::shared_ptr<Program> make_program(std::string name, std::shared_ptr<pjrt::Ex
     program->tensors.push_back(std::move(spec));
   }
   for (const auto& item : writes) {
-    auto t = item.cast<py::tuple>();  // storage, output, dtype, dims
-    program->writes.push_back(
-        {t[0].cast<int64_t>(), t[1].cast<int64_t>(), scalar_type(t[2]), dims(t[3].cast<std::vector<int64_t>>())});
+    auto t = item.cast<py::tuple>();  // storage, output, dtype, dims, donated
+    program->writes.push_back({t[0].cast<int64_t>(), t[1].cast<int64_t>(), t[4].cast<bool>(), scalar_type(t[2]),
+                               dims(t[3].cast<std::vector<int64_t>>())});
   }
   for (const auto& item : resizes) {
     auto t = item.cast<py::tuple>();  // tensor, sizes, strides

@@ -4,6 +4,7 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <pybind11/complex.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Layout.h>
 #include <torch/csrc/utils/pybind.h>
@@ -159,7 +160,7 @@ ProgramPtr build_program(const Call& call, const torch::jit::Stack& stack) {
       }
     }
     storages.append(converter.eager.attr("Storage")(dims_tuple(block.dims), dtype_object(block.dtype),
-                                                    block.buffer != nullptr, nbytes));
+                                                    block.buffer != nullptr, block.buffer != nullptr ? 0 : nbytes));
   }
   py::object built = converter.eager.attr("build")(op.name, values, storages, call.rows >= 0, cpu_fallback());
   return built.cast<std::shared_ptr<Program>>();

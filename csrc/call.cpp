@@ -167,8 +167,24 @@ struct Reader {
       }
       return;
     }
+    TORCH_CHECK(op.generator < 0, "Expected a 'cpu' device type for generator but found 'tpu' (when calling ", op.name, ")");
     TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, tpu:", call.device,
                 " and ", tensor.device(), " (when calling ", op.name, "). Move the tensor with .to('tpu')");
+  }
+
+  // A storage that was never written has no buffer to tell its size.
+  void put_unwritten(const at::Tensor& tensor) {
+    size_t nbytes = tensor.storage().nbytes(), needed = 0;
+    if (tensor.numel() > 0) {
+      int64_t last = tensor.storage_offset();
+      for (int64_t i = 0; i < tensor.dim(); ++i) {
+        last += (tensor.size(i) - 1) * tensor.stride(i);
+      }
+      needed = (last + 1) * tensor.itemsize();
+    }
+    TORCH_CHECK(needed <= nbytes, op.name, ": a tensor of sizes ", tensor.sizes(), " and strides ", tensor.strides(), " needs ",
+                needed, " bytes, its storage has ", nbytes, ". Was the storage freed with resize_(0)?");
+    put(static_cast<int64_t>(nbytes));
   }
 
   void put_tensor(const at::Tensor& tensor) {
@@ -222,6 +238,9 @@ struct Reader {
     if (view.kind == ViewKind::kSlice) {
       put(view.radix);
       put(view.extent);
+    }
+    if (block.buffer == nullptr) {
+      put_unwritten(tensor);
     }
     call.tensors.push_back(tensor);
     call.views.push_back(std::move(view));

@@ -27,7 +27,6 @@ std::atomic<bool> g_forked{false};
 
 struct Queue {
   std::mutex lock;
-  std::mutex recent_lock;
   pjrt::BufferPtr last;
   // Independent programs may finish out of order, so synchronizing waits for the recent launches, not for the last only.
   std::array<std::weak_ptr<pjrt::Buffer>, 1024> recent;
@@ -294,13 +293,17 @@ bool in_bad_fork() {
   return g_forked;
 }
 
+void refuse_in_fork() {
+  TORCH_CHECK(!g_forked.load(std::memory_order_relaxed),
+              "Cannot re-initialize tpu in forked subprocess. To use tpu with multiprocessing, you must use the 'spawn' "
+              "start method");
+}
+
 void ensure_started() {
   if (C10_LIKELY(pjrt::started() && !g_forked.load(std::memory_order_relaxed))) {
     return;
   }
-  TORCH_CHECK(!g_forked,
-              "Cannot re-initialize tpu in forked subprocess. To use tpu with multiprocessing, you must use the 'spawn' "
-              "start method");
+  refuse_in_fork();
   pybind11::gil_scoped_acquire gil;
   pybind11::module_::import("torch_tpu.runtime").attr("start")();
   static const bool watched = [] {
@@ -311,19 +314,19 @@ void ensure_started() {
 }
 
 std::mutex& launch_lock(int device) {
+  refuse_in_fork();
   return queues()[device].lock;
 }
 
 void note_launch(int device, pjrt::BufferPtr buffer) {
   Queue& queue = queues()[device];
-  std::lock_guard<std::mutex> lock(queue.recent_lock);
   queue.recent[queue.next++ % queue.recent.size()] = buffer;
   queue.last.swap(buffer);
 }
 
 pjrt::BufferPtr last_launch(int device) {
   Queue& queue = queues().at(device);
-  std::lock_guard<std::mutex> lock(queue.recent_lock);
+  std::lock_guard<std::mutex> lock(queue.lock);
   return queue.last;
 }
 
@@ -333,7 +336,7 @@ void synchronize(int device) {
   std::vector<pjrt::BufferPtr> waiting;
   {
     Queue& queue = queues()[device];
-    std::lock_guard<std::mutex> lock(queue.recent_lock);
+    std::lock_guard<std::mutex> lock(queue.lock);
     for (auto& recent : queue.recent) {
       if (pjrt::BufferPtr buffer = recent.lock()) {
         waiting.push_back(std::move(buffer));

@@ -23,10 +23,12 @@ void check_device(int device);
 // Makes the PJRT client at first use, through the Python function that finds the plugin. Raises in a forked child.
 void ensure_started();
 bool in_bad_fork();
+void refuse_in_fork();
 
-// One in-order queue a device: whoever launches or changes buffers holds its lock. Never take the GIL under it.
+// One in-order queue a device: whoever launches or changes buffers holds its lock. Never take the GIL under it. Raises in a
+// forked child, where the queue's threads are missing.
 std::mutex& launch_lock(int device);
-// Notes the newest launch's buffer; events complete with it.
+// Notes the newest launch's buffer, under the lock; events complete with it.
 void note_launch(int device, pjrt::BufferPtr buffer);
 pjrt::BufferPtr last_launch(int device);
 // Waits for all launches of a device; raises the error of one that failed.

@@ -175,7 +175,7 @@ void run_op(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     move_host_indices(op, *stack);
   }
   bool with_rows = op.rows;
-  std::vector<c10::IValue> results;
+  Returns results;
   while (true) {
     Call call;
     ProgramPtr program;

@@ -478,6 +478,21 @@ at::Tensor bincount(const at::Tensor& self, const std::optional<at::Tensor>& wei
   return counts.index_add_(0, self.to(at::kLong), what);
 }
 
+at::Tensor& into(at::Tensor& out, const at::Tensor& result) {
+  TORCH_CHECK(out.scalar_type() == result.scalar_type(), "Expected object of scalar type ", result.scalar_type(),
+              " but got scalar type ", out.scalar_type(), " for argument 'out'");
+  at::native::resize_output(out, result.sizes());
+  return out.copy_(result);
+}
+
+at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
+  return into(out, self.nonzero());
+}
+
+at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
+  return into(out, self.masked_select(mask));
+}
+
 bool equal(const at::Tensor& self, const at::Tensor& other) {
   TORCH_CHECK(self.device() == other.device(), "Expected all tensors to be on the same device, but found at least two devices, ",
               self.device(), " and ", other.device());
@@ -555,6 +570,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_to_copy", torch::CppFunction::makeFromBoxedFunction<&to_copy>());
   m.impl("repeat_interleave.Tensor", repeat_interleave);
   m.impl("bincount", bincount);
+  m.impl("nonzero.out", nonzero_out);
+  m.impl("masked_select.out", masked_select_out);
   m.impl("cat", torch::CppFunction::makeFromBoxedFunction<&cat>());
   m.impl("arange.start", torch::CppFunction::makeFromBoxedFunction<&arange>());
   m.impl("arange.start_step", torch::CppFunction::makeFromBoxedFunction<&arange>());

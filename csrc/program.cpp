@@ -39,7 +39,7 @@ void remember(const Program& program, const Call& call, std::vector<pjrt::Buffer
   t_last.device = call.device;
   t_last.donated.clear();
   for (const Write& write : program.writes) {
-    for (size_t i = 0; program.donates && i < program.inputs.size(); ++i) {
+    for (size_t i = 0; write.donated && i < program.inputs.size(); ++i) {
       if (program.inputs[i].kind == Input::kStorage && program.inputs[i].index == write.storage) {
         t_last.donated.emplace_back(i, write.output);
         const Block& block = *call.blocks[write.storage];
@@ -94,7 +94,7 @@ Constants& constants(int device) {
 
 struct Wrapper {
   const Call& call;
-  const std::vector<at::Tensor>& fresh;
+  c10::ArrayRef<at::Tensor> fresh;
 
   c10::IValue operator()(const Return& r) const {
     switch (r.kind) {
@@ -236,12 +236,10 @@ Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stac
       arguments.push_back(buffer->raw());
     }
     outputs.resize(program.executable->num_outputs());
-    if (program.donates) {
+    for (const Write& write : program.writes) {
       // XLA copies instead of donating a buffer whose address somebody holds; the holder keeps the old value.
-      for (const Write& write : program.writes) {
-        TORCH_CHECK(!call.blocks[write.storage]->exported, program.name,
-                    ": an in-place update of a tensor that was exported through DLPack; clone it first");
-      }
+      TORCH_CHECK(!write.donated || !call.blocks[write.storage]->exported, program.name,
+                  ": an in-place update of a tensor that was exported through DLPack; clone it first");
     }
     PJRT_Error* error = program.executable->execute(arguments.data(), arguments.size(), device, outputs.data());
     if (error != nullptr) {
@@ -249,7 +247,7 @@ Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stac
         pjrt::check(error, program.name + " on " + shapes(call));
       } catch (const std::exception& e) {
         for (const Write& write : program.writes) {
-          if (program.donates) {
+          if (write.donated) {
             call.blocks[write.storage]->failure = e.what();
           }
         }
@@ -284,11 +282,11 @@ Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stac
   return owned;
 }
 
-std::vector<c10::IValue> wrap(const Program& program, const Call& call, const Outputs& outputs) {
+Returns wrap(const Program& program, const Call& call, const Outputs& outputs) {
   for (const BoundsCheck& check : program.checks) {
     check_bounds(check, *outputs[check.output]);
   }
-  std::vector<at::Tensor> fresh;
+  c10::SmallVector<at::Tensor, 4> fresh;
   fresh.reserve(program.tensors.size());
   for (const NewTensor& spec : program.tensors) {
     if (spec.count >= 0) {
@@ -314,7 +312,7 @@ std::vector<c10::IValue> wrap(const Program& program, const Call& call, const Ou
     }
   }
   Wrapper wrapper{call, fresh};
-  std::vector<c10::IValue> results;
+  Returns results;
   results.reserve(program.returns.size());
   for (const Return& r : program.returns) {
     results.push_back(wrapper(r));

@@ -25,6 +25,7 @@ struct NewTensor {
 
 struct Write {
   int64_t storage, output;
+  bool donated;  // the program takes the old buffer's memory
   c10::ScalarType dtype;
   Dims dims;
 };
@@ -65,7 +66,6 @@ struct Program {
   uint64_t random_numbers = 0;  // how many the program draws
   int64_t output_bytes = 0;     // of new tensors, for the memory check
   bool specialise = false;      // no program for padded rows: look up again with exact sizes
-  bool donates = false;
   bool fallback = false;        // no lowering: the user asked for the CPU
 };
 using ProgramPtr = std::shared_ptr<const Program>;
@@ -73,14 +73,16 @@ using ProgramPtr = std::shared_ptr<const Program>;
 // The tensors, scalars and generator of one call of an op.
 struct Call;
 
+using Returns = c10::SmallVector<c10::IValue, 4>;
+
 // What a launch left: the buffers of the executable's outputs.
-using Outputs = std::vector<pjrt::BufferPtr>;
+using Outputs = c10::SmallVector<pjrt::BufferPtr, 4>;
 
 // Launches a program for a call, resizes outputs and updates the storages it writes to. The caller holds the device's launch lock.
 Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stack);
 
 // Wraps the outputs as the op's returns. Waits for the true sizes of data-dependent results. Takes no lock.
-std::vector<c10::IValue> wrap(const Program& program, const Call& call, const Outputs& outputs);
+Returns wrap(const Program& program, const Call& call, const Outputs& outputs);
 
 // The benchmark hook: remembers the launches of this thread, then runs the last one's executable alone, its arguments
 // resident, `repeats` times in a loop. Seconds of one execute: the floor of what an op can cost.

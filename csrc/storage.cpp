@@ -167,10 +167,10 @@ void Block::check() const {
 
 Block& block_of(const c10::StorageImpl& storage) {
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
-  if (C10_LIKELY(data.get_context() != nullptr)) {
+  if (C10_LIKELY(data.get_deleter() == &delete_block)) {
     return *static_cast<Block*>(data.get_context());
   }
-  // PyTorch wraps raw addresses when it writes storages to files.
+  // PyTorch wraps raw addresses when it writes storages to files, and those of DLPack.
   Block* block = find_block(data.get());
   TORCH_CHECK(block != nullptr, "a storage on tpu at an address that is none of the device's");
   return *block;

@@ -15,7 +15,7 @@ def _autoload() -> None:
 
 import torch  # noqa: E402
 
-from . import _C, device, runtime  # noqa: E402
+from . import _C, device, patches, runtime  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = ["__version__"]
@@ -29,7 +29,8 @@ def _register() -> None:
     _C.set_device_count(runtime.device_count())
     _C.join_autograd()
     if hasattr(_C, "settle_autograd"):
-        atexit.register(_C.settle_autograd)
+        patches.apply()
+    atexit.register(_C.settle_autograd)
     _C.set_memory_limit(runtime.total_memory())
     _C.set_cpu_fallback(_setting("TORCH_TPU_FALLBACK", "", "cpu") == "cpu")
     _C.set_debug_mode(_setting("TORCH_TPU_MODE", "strict", "debug") == "debug")

@@ -21,7 +21,7 @@ class Compiled:
     executable: _C.Executable | None
 
 
-def compile(fn: Callable[..., Sequence[Any]], specs: Sequence[Any], donated: Sequence[int], name: str) -> Compiled:
+def compile(fn: Callable[..., Sequence[Any]], specs: Sequence[Any], donated: Sequence[int]) -> Compiled:
     """Trace `fn` on `specs` (jax.ShapeDtypeStruct), lower and compile. donated: arguments whose memory results may take."""
     began = time.perf_counter()
     code, kept, outputs = stablehlo(fn, specs, donated)
@@ -91,4 +91,6 @@ def compile_options() -> bytes:
 
 @functools.cache
 def _configure_jax() -> None:
+    # Lowering starts no threads that a fork would lose.
+    warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
     jax.config.update("jax_use_shardy_partitioner", False)

@@ -20,12 +20,15 @@ EMPTY, WHOLE, SLICE, GATHER = range(4)
 
 @dataclass(frozen=True)
 class Storage:
-    """A storage among a call's operands: its buffer's dims and dtype; `written` is False before the first write (zeros)."""
+    """A storage among a call's operands: its buffer's dims and dtype; `written` is False before the first write (zeros).
+
+    nbytes: of a storage that was never written, which has no buffer to tell; 0 of others.
+    """
 
     dims: tuple[int, ...]
     dtype: torch.dtype
     written: bool
-    nbytes: int = field(repr=False)
+    nbytes: int
 
 
 @dataclass(frozen=True)
