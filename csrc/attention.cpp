@@ -7,18 +7,19 @@
 #include <ATen/native/transformers/attention.h>
 #include <torch/library.h>
 
-
 namespace torch_tpu {
 
 namespace {
 
 bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
-  auto dense = [](const at::Tensor& t) { return t.layout() == at::kStrided && (t.dim() == 4 || t.dim() == 3) && at::isFloatingType(t.scalar_type()); };
+  auto dense = [](const at::Tensor& t) {
+    return t.layout() == at::kStrided && (t.dim() == 4 || t.dim() == 3) && at::isFloatingType(t.scalar_type());
+  };
   return dense(query) && dense(key) && dense(value);
 }
 
-int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>&, double,
-               bool, std::optional<double>, bool) {
+int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>&,
+               double, bool, std::optional<double>, bool) {
   bool fused = fits(query, key, value) && at::globalContext().userEnabledOverrideableSDP();
   return static_cast<int64_t>(fused ? at::SDPBackend::overrideable : at::SDPBackend::math);
 }

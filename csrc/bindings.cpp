@@ -68,8 +68,12 @@ std::shared_ptr<Program> make_program(std::string name, std::shared_ptr<pjrt::Ex
   }
   for (const auto& item : tensors) {
     auto t = item.cast<py::tuple>();  // output, dtype, sizes, strides, dims, count, grown
-    NewTensor spec{t[0].cast<int64_t>(), scalar_type(t[1]), dims(t[2].cast<std::vector<int64_t>>()),
-                   dims(t[3].cast<std::vector<int64_t>>()), dims(t[4].cast<std::vector<int64_t>>()), t[6].cast<int64_t>(),
+    NewTensor spec{t[0].cast<int64_t>(),
+                   scalar_type(t[1]),
+                   dims(t[2].cast<std::vector<int64_t>>()),
+                   dims(t[3].cast<std::vector<int64_t>>()),
+                   dims(t[4].cast<std::vector<int64_t>>()),
+                   t[6].cast<int64_t>(),
                    t[5].cast<int64_t>()};
     int64_t bytes = static_cast<int64_t>(c10::elementSize(spec.dtype));
     for (int64_t d : spec.dims) {

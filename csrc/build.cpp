@@ -131,8 +131,9 @@ struct Converter {
 
 // Lowering runs plain Python over fake tensors: no autograd, autocast, functorch or user modes.
 struct ModesOff {
-  c10::impl::ForceDispatchKeyGuard keys{c10::DispatchKeySet({c10::DispatchKey::BackendSelect, c10::DispatchKey::ADInplaceOrView}),
-                                        c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset};
+  c10::impl::ForceDispatchKeyGuard keys{
+      c10::DispatchKeySet({c10::DispatchKey::BackendSelect, c10::DispatchKey::ADInplaceOrView}),
+      c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset};
   c10::AutoGradMode grad{false};
 };
 
@@ -159,8 +160,8 @@ ProgramPtr build_program(const Call& call, const torch::jit::Stack& stack) {
         nbytes = call.tensors[i].storage().nbytes();
       }
     }
-    storages.append(converter.eager.attr("Storage")(dims_tuple(block.dims), dtype_object(block.dtype),
-                                                    block.buffer != nullptr, block.buffer != nullptr ? 0 : nbytes));
+    storages.append(converter.eager.attr("Storage")(dims_tuple(block.dims), dtype_object(block.dtype), block.buffer != nullptr,
+                                                    block.buffer != nullptr ? 0 : nbytes));
   }
   py::object built = converter.eager.attr("build")(op.name, values, storages, call.rows >= 0, cpu_fallback());
   return built.cast<std::shared_ptr<Program>>();

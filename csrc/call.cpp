@@ -16,7 +16,21 @@ namespace torch_tpu {
 namespace {
 
 // Tags keep the parts of a key apart.
-enum Tag : int64_t { kNone = 1, kTensor, kPadded, kHostNumber, kHostScalar, kList, kInt, kFloat, kComplex, kBool, kText, kUndefined, kRuntime };
+enum Tag : int64_t {
+  kNone = 1,
+  kTensor,
+  kPadded,
+  kHostNumber,
+  kHostScalar,
+  kList,
+  kInt,
+  kFloat,
+  kComplex,
+  kBool,
+  kText,
+  kUndefined,
+  kRuntime
+};
 
 OpInfo describe(const c10::OperatorHandle& handle) {
   const auto& schema = handle.schema();
@@ -193,7 +207,8 @@ struct Reader {
       return;
     }
     if (tensor.device().type() != c10::DeviceType::PrivateUse1) {
-      TORCH_CHECK(tensor.device().is_cpu() || tensor.is_meta(), op.name, ": expected tensors on tpu, found one on ", tensor.device());
+      TORCH_CHECK(tensor.device().is_cpu() || tensor.is_meta(), op.name, ": expected tensors on tpu, found one on ",
+                  tensor.device());
       put_host(tensor);
       return;
     }

@@ -43,8 +43,8 @@ struct Call {
   c10::SmallVector<int64_t, 8> row_dim;     // tensor -> its dimension of which it enters with all rows of its buffer, or -1
   c10::SmallVector<Block*, 8> blocks;       // the distinct storages
   c10::SmallVector<RuntimeScalar, 4> scalars;
-  int64_t rows = -1;                     // the common number of rows of the padded operands, -1: none
-  c10::SmallVector<int64_t, 64> key;     // the signature
+  int64_t rows = -1;                  // the common number of rows of the padded operands, -1: none
+  c10::SmallVector<int64_t, 64> key;  // the signature
 
   // The starts of all views, then the number of rows: one int64 vector argument.
   Dims starts() const;

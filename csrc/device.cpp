@@ -44,7 +44,8 @@ c10::Device make_device(int index) {
 
 struct TpuGenerator final : c10::GeneratorImpl {
   explicit TpuGenerator(int device)
-      : c10::GeneratorImpl(make_device(device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
+      : c10::GeneratorImpl(make_device(device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {
+  }
   void set_current_seed(uint64_t seed) override {
     seed_ = seed;
     offset_ = 0;
@@ -142,7 +143,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
     *event = new pjrt::Completion(last->ready_event());
   }
-  void block(void*, const c10::Stream&) const override {}  // the queue is in order
+  void block(void*, const c10::Stream&) const override {
+  }  // the queue is in order
   bool queryEvent(void* event) const override {
     return event == nullptr || static_cast<pjrt::Completion*>(event)->done();
   }
@@ -165,7 +167,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(c10::DeviceIndex device) const override {
     synchronize(device < 0 ? current_device() : device);
   }
-  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
+  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {
+  }
 };
 
 // Host memory needs no pinning for PJRT: it is ordinary memory that remembers it was asked for.

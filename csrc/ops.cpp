@@ -8,18 +8,18 @@
 #include <ATen/ops/_native_batch_norm_legit.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/_to_copy_native.h>
-#include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/all.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/unfold_native.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/llvmMathExtras.h>
 #include <torch/library.h>
@@ -139,7 +139,8 @@ VaryingRows& uploads() {
 void host_to_device(const at::Tensor& self, const at::Tensor& src) {
   at::Tensor values = src.detach().to(self.scalar_type()).resolve_conj().resolve_neg().expand(self.sizes());
   bool whole = is_whole(self) && !self.is_conj() && !self.is_neg();
-  at::Tensor target = whole ? self : make_tensor(self.sizes(), values.contiguous().strides(), self.scalar_type(), self.device().index());
+  at::Tensor target =
+      whole ? self : make_tensor(self.sizes(), values.contiguous().strides(), self.scalar_type(), self.device().index());
   Dims order = storage_order(target);
   values = values.permute(order).contiguous();
   int64_t count = values.dim() == 0 ? 0 : values.size(0);
@@ -279,7 +280,8 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 }
 
 const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
-  at::Tensor shape = at::empty(sizes, self.options().device(at::kMeta).memory_format(format.value_or(at::MemoryFormat::Contiguous)));
+  at::Tensor shape =
+      at::empty(sizes, self.options().device(at::kMeta).memory_format(format.value_or(at::MemoryFormat::Contiguous)));
   auto* impl = self.unsafeGetTensorImpl();
   size_t nbytes = (shape.numel() == 0 ? 0 : self.storage_offset() + shape.numel()) * self.itemsize();
   auto* storage = impl->unsafe_storage().unsafeGetStorageImpl();
@@ -292,7 +294,8 @@ const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef sizes, std::o
   return self;
 }
 
-at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, c10::IntArrayRef sizes,
+                        c10::IntArrayRef strides) {
   TORCH_CHECK(source.device_type() == c10::DeviceType::PrivateUse1, "Attempted to set the storage of a tensor on device \"",
               self.device(), "\" to a storage on different device \"", source.device(),
               "\".  This is no longer allowed; the devices must match.");
@@ -340,9 +343,7 @@ at::Tensor view(const at::Tensor& self, c10::IntArrayRef size) {
 
 // Parameters keep their identity when they move between host and device (weights stay tied).
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
-  auto family = [](const at::Tensor& t) {
-    return on_tpu(t) || (t.device().is_cpu() && t.layout() == at::kStrided);
-  };
+  auto family = [](const at::Tensor& t) { return on_tpu(t) || (t.device().is_cpu() && t.layout() == at::kStrided); };
   return (family(self) && family(from)) || self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
 }
 
@@ -370,11 +371,11 @@ void to_copy(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   auto optional_type = [&](size_t i) { return torch::jit::peek(*stack, i, 7).toOptional<int64_t>(); };
   auto dtype = optional_type(1), layout = optional_type(2), format = optional_type(6);
-  at::Tensor result = at::native::_to_copy(
-      self, dtype ? std::optional(static_cast<at::ScalarType>(*dtype)) : std::nullopt,
-      layout ? std::optional(static_cast<at::Layout>(*layout)) : std::nullopt, device.toOptional<c10::Device>(),
-      torch::jit::peek(*stack, 4, 7).toOptional<bool>(), torch::jit::peek(*stack, 5, 7).toBool(),
-      format ? std::optional(static_cast<at::MemoryFormat>(*format)) : std::nullopt);
+  at::Tensor result = at::native::_to_copy(self, dtype ? std::optional(static_cast<at::ScalarType>(*dtype)) : std::nullopt,
+                                           layout ? std::optional(static_cast<at::Layout>(*layout)) : std::nullopt,
+                                           device.toOptional<c10::Device>(), torch::jit::peek(*stack, 4, 7).toOptional<bool>(),
+                                           torch::jit::peek(*stack, 5, 7).toBool(),
+                                           format ? std::optional(static_cast<at::MemoryFormat>(*format)) : std::nullopt);
   torch::jit::drop(*stack, 7);
   stack->push_back(std::move(result));
 }
@@ -394,8 +395,9 @@ void arange(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     return;
   }
   int64_t length = (end.toLong() - first + by + (by > 0 ? -1 : 1)) / by;
-  c10::Device device = torch::jit::peek(*stack, stepped ? 5 : 4, count).toOptional<c10::Device>().value_or(
-      c10::Device(c10::DeviceType::PrivateUse1));
+  c10::Device device = torch::jit::peek(*stack, stepped ? 5 : 4, count)
+                           .toOptional<c10::Device>()
+                           .value_or(c10::Device(c10::DeviceType::PrivateUse1));
   torch::jit::drop(*stack, count);
   at::Tensor result = at::arange(length, at::TensorOptions().dtype(at::kLong).device(device));
   stack->push_back(by == 1 ? result.add_(first) : result.mul_(by).add_(first));
@@ -458,7 +460,8 @@ at::Tensor repeat_interleave(const at::Tensor& repeats, std::optional<int64_t> o
   at::Tensor ends = repeats.cumsum(0);
   int64_t total = output_size.has_value() ? *output_size : ends[-1].item<int64_t>();
   at::Tensor places = at::arange(total, repeats.options());
-  return at::searchsorted(ends.to(repeats.scalar_type()), places, /*out_int32=*/false, /*right=*/true).to(repeats.scalar_type());
+  return at::searchsorted(ends.to(repeats.scalar_type()), places, /*out_int32=*/false, /*right=*/true)
+      .to(repeats.scalar_type());
 }
 
 at::Tensor bincount(const at::Tensor& self, const std::optional<at::Tensor>& weights, int64_t minlength) {
@@ -494,8 +497,9 @@ at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at
 }
 
 bool equal(const at::Tensor& self, const at::Tensor& other) {
-  TORCH_CHECK(self.device() == other.device(), "Expected all tensors to be on the same device, but found at least two devices, ",
-              self.device(), " and ", other.device());
+  TORCH_CHECK(self.device() == other.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ", self.device(), " and ",
+              other.device());
   TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ", self.scalar_type(),
               " but got data type ", other.scalar_type(), " for argument 'other' in call to equal");
   return self.sizes() == other.sizes() && (self.numel() == 0 || self.eq(other).all().item<bool>());
@@ -506,7 +510,8 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
          self.storage_offset() == other.storage_offset() && self.sizes() == other.sizes() && self.strides() == other.strides();
 }
 
-void record_stream(at::Tensor&, c10::Stream) {}
+void record_stream(at::Tensor&, c10::Stream) {
+}
 
 }  // namespace
 

@@ -40,7 +40,8 @@ std::string stablehlo_version();
 // A device buffer. Destroying one that a running program reads is safe: PJRT defers.
 class Buffer {
  public:
-  explicit Buffer(PJRT_Buffer* raw) : raw_(raw) {}
+  explicit Buffer(PJRT_Buffer* raw) : raw_(raw) {
+  }
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;

@@ -221,9 +221,10 @@ Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stac
           break;
         }
         case Input::kRandom: {
-          const auto& given = call.op->generator < 0 ? c10::IValue() : torch::jit::peek(stack, call.op->generator, call.op->written.size());
-          GeneratorState state = reserve(given.isGenerator() ? given.toGenerator() : default_generator(device),
-                                         program.random_numbers);
+          const auto& given =
+              call.op->generator < 0 ? c10::IValue() : torch::jit::peek(stack, call.op->generator, call.op->written.size());
+          GeneratorState state =
+              reserve(given.isGenerator() ? given.toGenerator() : default_generator(device), program.random_numbers);
           uint32_t words[4] = {static_cast<uint32_t>(state.seed), static_cast<uint32_t>(state.seed >> 32),
                                static_cast<uint32_t>(state.offset), static_cast<uint32_t>(state.offset >> 32)};
           kept.push_back(pjrt::upload(words, c10::ScalarType::UInt32, {4}, device));

@@ -55,7 +55,7 @@ struct Input {
 };
 
 struct Program {
-  std::string name;  // of the op, for errors
+  std::string name;                              // of the op, for errors
   std::shared_ptr<pjrt::Executable> executable;  // null: nothing to compute
   std::vector<Input> inputs;
   std::vector<NewTensor> tensors;
@@ -78,7 +78,8 @@ using Returns = c10::SmallVector<c10::IValue, 4>;
 // What a launch left: the buffers of the executable's outputs.
 using Outputs = c10::SmallVector<pjrt::BufferPtr, 4>;
 
-// Launches a program for a call, resizes outputs and updates the storages it writes to. The caller holds the device's launch lock.
+// Launches a program for a call, resizes outputs and updates the storages it writes to. The caller holds the device's launch
+// lock.
 Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stack);
 
 // Wraps the outputs as the op's returns. Waits for the true sizes of data-dependent results. Takes no lock.

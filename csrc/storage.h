@@ -23,13 +23,13 @@ struct Block {
   Block& operator=(const Block&) = delete;
 
   int device;
-  size_t nbytes;                                   // accounted bytes: the storage's, or the buffer's if that has more rows
-  pjrt::BufferPtr buffer;                          // null: never written, reads as zeros
-  Dims dims;                                       // of the buffer
-  c10::ScalarType dtype = c10::ScalarType::Byte;   // of the buffer
-  int64_t rows = -1;                               // a result of unknown size: only the first `rows` of dims[0] count
-  bool exported = false;                           // somebody holds its address (DLPack): never donate
-  std::string failure;                             // not empty: a donated update failed and the value is lost
+  size_t nbytes;                                  // accounted bytes: the storage's, or the buffer's if that has more rows
+  pjrt::BufferPtr buffer;                         // null: never written, reads as zeros
+  Dims dims;                                      // of the buffer
+  c10::ScalarType dtype = c10::ScalarType::Byte;  // of the buffer
+  int64_t rows = -1;                              // a result of unknown size: only the first `rows` of dims[0] count
+  bool exported = false;                          // somebody holds its address (DLPack): never donate
+  std::string failure;                            // not empty: a donated update failed and the value is lost
 
   int64_t elements() const;
   void set(pjrt::BufferPtr new_buffer, c10::IntArrayRef new_dims, c10::ScalarType new_dtype);

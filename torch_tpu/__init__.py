@@ -28,8 +28,7 @@ def _register() -> None:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _C.set_device_count(runtime.device_count())
     _C.join_autograd()
-    if hasattr(_C, "settle_autograd"):
-        patches.apply()
+    patches.apply()
     atexit.register(_C.settle_autograd)
     _C.set_memory_limit(runtime.total_memory())
     _C.set_cpu_fallback(_setting("TORCH_TPU_FALLBACK", "", "cpu") == "cpu")

@@ -24,11 +24,24 @@ class Check:
 
 
 _ALONG_DIM = frozenset(
-    "gather scatter.src scatter.value scatter.reduce scatter.value_reduce scatter_add scatter_reduce.two "
-    "index_select index_add index_copy index_fill.int_Scalar index_fill.int_Tensor index_reduce".split()
+    [
+        "gather",
+        "scatter.src",
+        "scatter.value",
+        "scatter.reduce",
+        "scatter.value_reduce",
+        "scatter_add",
+        "scatter_reduce.two",
+        "index_select",
+        "index_add",
+        "index_copy",
+        "index_fill.int_Scalar",
+        "index_fill.int_Tensor",
+        "index_reduce",
+    ]
 )
 _RUNTIME_ERROR = ("gather", "scatter")
-_MANY = frozenset("index.Tensor index_put _index_put_impl".split())
+_MANY = frozenset(["index.Tensor", "index_put", "_index_put_impl"])
 _TABLES = {"embedding": ("weight", "indices"), "_embedding_bag": ("weight", "indices")}
 _TARGETS = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
 
@@ -47,8 +60,8 @@ def checks(name: str, named: dict[str, Any]) -> Iterator[Check]:
         yield from _indices(named["self"], named["indices"])
     elif name in ("take", "put"):
         x = named["self"]
-        yield Check(named["index"], -x.size, x.size, "IndexError", "out of range: tried to access index {} on a tensor of "
-                    f"{x.size} elements.")  # fmt: skip
+        yield Check(named["index"], -x.size, x.size, "IndexError",
+                    f"out of range: tried to access index {{}} on a tensor of {x.size} elements.")  # fmt: skip
     elif name in _TABLES:
         table, index = (named[n] for n in _TABLES[name])
         yield Check(index, 0, table.shape[0], "IndexError", "index out of range in self: {}")
@@ -66,7 +79,9 @@ def _indices(x: Any, indices: list[Any]) -> Iterator[Check]:
             continue
         if index is not None:
             size = x.shape[dim]
-            yield Check(index, -size, size, "IndexError", f"index {{}} is out of bounds for dimension {dim} with size {size}")
+            yield Check(
+                index, -size, size, "IndexError", f"index {{}} is out of bounds for dimension {dim} with size {size}"
+            )
         dim += 1
 
 

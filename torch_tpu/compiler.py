@@ -22,7 +22,10 @@ class Compiled:
 
 
 def compile(fn: Callable[..., Sequence[Any]], specs: Sequence[Any], donated: Sequence[int]) -> Compiled:
-    """Trace `fn` on `specs` (jax.ShapeDtypeStruct), lower and compile. donated: arguments whose memory results may take."""
+    """Trace `fn` on `specs` (jax.ShapeDtypeStruct), lower and compile.
+
+    donated: arguments whose memory results may take.
+    """
     began = time.perf_counter()
     code, kept, outputs = stablehlo(fn, specs, donated)
     if outputs == 0:
@@ -48,7 +51,7 @@ def stablehlo(
 
 
 def portable(module: Any) -> bytes:
-    """A StableHLO module as the artifact the plugin reads: calls inlined, chlo legalized, at the lower version of the two."""
+    """A StableHLO module as the artifact the plugin reads: calls inlined, chlo legalized, at `target_version`."""
     from jax._src.lib.mlir.dialects import hlo
     from jaxlib.mlir.passmanager import PassManager
 

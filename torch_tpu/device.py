@@ -171,7 +171,7 @@ def memory_allocated(device: Device = None) -> int:
 
 
 def max_memory_allocated(device: Device = None) -> int:
-    """The most bytes in use since the start or the last `reset_peak_memory_stats`, programs' scratch memory included."""
+    """The most bytes in use since the start or the last `reset_peak_memory_stats`, with programs' scratch memory."""
     return _C.memory_stats(_index(device))["peak"]
 
 
@@ -379,7 +379,7 @@ def cpu_fallbacks() -> dict[str, int]:
 
 
 def set_fallback(to: str | None) -> None:
-    """"cpu": run ops without a lowering on the CPU, with one warning per op. None: raise NotImplementedError."""
+    """ "cpu": run ops without a lowering on the CPU, with one warning per op. None: raise NotImplementedError."""
     if to not in ("cpu", None):
         raise ValueError(f"fallback must be 'cpu' or None, not {to!r}")
     _C.set_cpu_fallback(to == "cpu")
@@ -391,7 +391,7 @@ def get_mode() -> str:
 
 
 def set_mode(mode: str) -> None:
-    """"strict": one op, one asynchronous launch. "debug": wait for each, and check indices. Also TORCH_TPU_MODE."""
+    """ "strict": one op, one asynchronous launch. "debug": wait for each, and check indices. Also TORCH_TPU_MODE."""
     if mode not in ("strict", "debug"):
         raise ValueError(f"mode must be 'strict' or 'debug', not {mode!r}")
     _C.set_debug_mode(mode == "debug")

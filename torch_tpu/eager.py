@@ -36,24 +36,74 @@ __all__ = ["OpInfo", "ScalarOperand", "Storage", "TensorOperand", "build", "op_i
 # Ops the core implements itself (csrc/ops.cpp), and those that read memory or make storages.
 _NOT_PROGRAMS = frozenset(
     "aten::" + n
-    for n in (
-        "empty.memory_format empty_strided empty_like empty_permuted new_empty new_empty_strided new_zeros new_ones "
-        "new_full zeros_like ones_like full_like rand_like randn_like randint_like randint_like.low_dtype as_strided view "
-        "_reshape_alias unfold view_as_real view_as_complex copy_ _copy_from _copy_from_and_resize _local_scalar_dense "
-        "resize_ set_ set_.source_Storage set_.source_Tensor set_.source_Storage_storage_offset "
-        "_has_compatible_shallow_copy_type native_batch_norm record_stream _fused_sdp_choice is_pinned _pin_memory "
-        "_to_copy lift lift_fresh item equal is_set_to repeat_interleave.Tensor bincount nonzero.out masked_select.out cat arange.start arange.start_step "
-        "_nested_tensor_from_mask_left_aligned"
-    ).split()
+    for n in [
+        "empty.memory_format",
+        "empty_strided",
+        "empty_like",
+        "empty_permuted",
+        "new_empty",
+        "new_empty_strided",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "randint_like.low_dtype",
+        "as_strided",
+        "view",
+        "_reshape_alias",
+        "unfold",
+        "view_as_real",
+        "view_as_complex",
+        "copy_",
+        "_copy_from",
+        "_copy_from_and_resize",
+        "_local_scalar_dense",
+        "resize_",
+        "set_",
+        "set_.source_Storage",
+        "set_.source_Tensor",
+        "set_.source_Storage_storage_offset",
+        "_has_compatible_shallow_copy_type",
+        "native_batch_norm",
+        "record_stream",
+        "_fused_sdp_choice",
+        "is_pinned",
+        "_pin_memory",
+        "_to_copy",
+        "lift",
+        "lift_fresh",
+        "item",
+        "equal",
+        "is_set_to",
+        "repeat_interleave.Tensor",
+        "bincount",
+        "nonzero.out",
+        "masked_select.out",
+        "cat",
+        "arange.start",
+        "arange.start_step",
+        "_nested_tensor_from_mask_left_aligned",
+    ]
 )
 _INDEXING = frozenset(
-    {"aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index.Tensor",
-     "aten::_unsafe_index_put", "aten::index.Tensor_out"}
-)  # fmt: skip
+    {
+        "aten::index.Tensor",
+        "aten::index.Tensor_out",
+        "aten::index_put",
+        "aten::index_put_",
+        "aten::_index_put_impl_",
+        "aten::_unsafe_index.Tensor",
+        "aten::_unsafe_index_put",
+    }
+)
 
-
-# Storages from this size on (bytes) are updated in their own memory. Below, copying costs less than what the CPU plugin does
-# to hand a buffer over (25 us against 3 for 64x64 floats).
+# Storages from this size on (bytes) are updated in their own memory. Below, copying costs less than what the CPU plugin
+# does to hand a buffer over (25 us against 3 for 64x64 floats).
 DONATE_FROM = 1 << 18
 
 # Writing the same value to every place: overlapping destinations are no question of order.
@@ -82,7 +132,7 @@ def op_info(name: str) -> OpInfo:
     return OpInfo(runtime, dynamic or bool(rule is not None and rule.rows), name in _INDEXING)
 
 
-# Composite ops with a gradient formula of their own, which a kernel therefore doesn't lose: one program instead of several.
+# Composite ops with a gradient formula of their own, which a kernel therefore doesn't lose: one program, not several.
 _COMPOSITE = frozenset({"aten::silu_backward", "aten::mish_backward", "aten::linalg_lstsq"})
 
 
@@ -100,7 +150,7 @@ def ops_to_register() -> list[str]:
         if has(name, "CompositeImplicitAutograd"):
             continue
         composite = has(name, "CompositeExplicitAutograd") and not has(name, "CPU")
-        if composite and not _stripped(name) in RULES:
+        if composite and _stripped(name) not in RULES:
             continue
         if has(name, "CPU") or composite or has(name, "CompositeExplicitAutogradNonFunctional"):
             op = variants.find(name)
@@ -231,7 +281,9 @@ class _Build:
         # Lists among the results are as long as the lists they are the new values of.
         by_name, queue = dict(zip(self.names, self.metas, strict=True)), iter(metas)
         lengths = {i: len(by_name[n]) for n, i in self.functional.writes if isinstance(by_name[n], list)}
-        return tuple([next(queue) for _ in range(lengths[i])] if i in lengths else next(queue) for i in range(len(returns)))
+        return tuple(
+            [next(queue) for _ in range(lengths[i])] if i in lengths else next(queue) for i in range(len(returns))
+        )
 
     def _stand_ins(self, make: Callable[[Any], Any], device: str) -> list[Any]:
         made = {id(x): make(x) for x in (*self.operands, *self.scalars)}
@@ -246,7 +298,9 @@ class _Build:
         by_name = dict(zip(self.names, self.values, strict=True))
         for name, _ in self.functional.writes:
             for x in pytree.tree_leaves(by_name[name]):
-                if isinstance(x, TensorOperand) and any(n > 1 and s == 0 for n, s in zip(x.sizes, x.strides, strict=True)):
+                if isinstance(x, TensorOperand) and any(
+                    n > 1 and s == 0 for n, s in zip(x.sizes, x.strides, strict=True)
+                ):
                     raise RuntimeError(
                         "unsupported operation: more than one element of the written-to tensor refers to a single "
                         "memory location. Please clone() the tensor before performing the operation."
@@ -276,9 +330,7 @@ class _Build:
     def lower(self) -> tuple[dict[str, Any], _C.Executable | None]:
         """Lower, compile, and say which inputs the program takes."""
         with jax.enable_x64(True):
-            buffers = [
-                jax.ShapeDtypeStruct(s.dims, to_jax(s.dtype)) for s in self.storages if s.written
-            ]
+            buffers = [jax.ShapeDtypeStruct(s.dims, to_jax(s.dtype)) for s in self.storages if s.written]
             positions = [i for i, s in enumerate(self.storages) if s.written]
             starts = sum(x.starts for x in self.operands) + self.with_rows
             scalars = [jax.ShapeDtypeStruct((), to_jax(x.dtype), weak_type=x.is_number) for x in self.scalars]
@@ -403,7 +455,15 @@ class _Build:
 
     def _counted(self, fake: Any, value: Any, count: Any, outputs: list[Any]) -> tuple[Any, ...]:
         outputs += [value, count.astype(jnp.int32)]
-        return (len(outputs) - 2, fake.dtype, list(fake.shape), list(fake.stride()), list(value.shape), len(outputs) - 1, 0)
+        return (
+            len(outputs) - 2,
+            fake.dtype,
+            list(fake.shape),
+            list(fake.stride()),
+            list(value.shape),
+            len(outputs) - 1,
+            0,
+        )
 
     def _row_outputs(self, context: Context) -> set[int]:
         flat = pytree.tree_leaves(self.pure_out)
@@ -473,7 +533,13 @@ class _Build:
             position = self.names.index(self.functional.writes[0][0])
             written, given = self.values[position], values[position]
             device = given.device if isinstance(given, torch.Tensor) else None
-            named = {"dtype": getattr(written, "dtype", None), "layout": None, "device": device, "pin_memory": None, **named}
+            named = {
+                "dtype": getattr(written, "dtype", None),
+                "layout": None,
+                "device": device,
+                "pin_memory": None,
+                **named,
+            }
         args = [named[a.name] for a in op._schema.arguments if not a.kwarg_only]
         kwargs = {a.name: named[a.name] for a in op._schema.arguments if a.kwarg_only}
         return args, kwargs
@@ -566,5 +632,3 @@ def _functional_name(name: str) -> str:
         return name
     functional = variants.functional(op)
     return functional.op.name() if functional else name
-
-

@@ -56,9 +56,7 @@ def _said_by_cpu(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Exc
 def check_cast(result: torch.dtype, target: torch.dtype) -> None:
     """Raise PyTorch's RuntimeError unless an in-place or `out=` result of one dtype may go into another."""
     if not torch.can_cast(result, target):
-        raise RuntimeError(
-            f"result type {_name(result)} can't be cast to the desired output type {_name(target)}"
-        )
+        raise RuntimeError(f"result type {_name(result)} can't be cast to the desired output type {_name(target)}")
 
 
 def _on_cpu(x: Any) -> Any:

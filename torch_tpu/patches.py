@@ -15,8 +15,8 @@ def apply() -> None:
     torch.Tensor.__dlpack_device__ = _export_device
 
 
-# DLPack has no device type for TPUs, and PyTorch's methods name the devices they know. A tensor on tpu is handed over as a copy
-# on the CPU, which is what NumPy, JAX and any other library can read.
+# DLPack has no device type for TPUs, and PyTorch's methods name the devices they know. A tensor on tpu is handed over
+# as a copy on the CPU, which is what NumPy, JAX and any other library can read.
 
 
 def _export(self: torch.Tensor, **options: Any) -> Any:

@@ -20,8 +20,9 @@ EMPTY, WHOLE, SLICE, GATHER = range(4)
 
 @dataclass(frozen=True)
 class Storage:
-    """A storage among a call's operands: its buffer's dims and dtype; `written` is False before the first write (zeros).
+    """A storage among a call's operands: its buffer's dims and dtype.
 
+    written: False before the first write; it reads as zeros then.
     nbytes: of a storage that was never written, which has no buffer to tell; 0 of others.
     """
 
@@ -119,7 +120,9 @@ def write(buffer: Any, storage: Storage, operand: TensorOperand, starts: Any, va
         new = flat.at[starts[0] + _flat_index(sizes, operand.strides)].set(value)
     if buffer is None:
         return new
-    return as_dtype(new.reshape(array.shape), Storage(array.shape, operand.dtype, True, 0), storage.dtype).reshape(storage.dims)
+    return as_dtype(new.reshape(array.shape), Storage(array.shape, operand.dtype, True, 0), storage.dtype).reshape(
+        storage.dims
+    )
 
 
 def as_dtype(array: Any, storage: Storage, dtype: torch.dtype) -> Any:

@@ -116,7 +116,11 @@ def _runtime_leaves(op: OpOverload, args: Any, kwargs: Any, names: tuple[str, ..
     )
     numbers = pytree.tree_leaves((args, kwargs))
     flags = pytree.tree_leaves(tree)
-    return {i for i, (f, x) in enumerate(zip(flags, numbers, strict=True)) if f and isinstance(x, (bool, int, float, complex))}
+    return {
+        i
+        for i, (f, x) in enumerate(zip(flags, numbers, strict=True))
+        if f and isinstance(x, (bool, int, float, complex))
+    }
 
 
 def _to_jax(x: Any) -> Any:

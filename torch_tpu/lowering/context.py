@@ -75,7 +75,7 @@ def is_contiguous(i: int) -> bool:
 
 
 def precision(*operands: Any) -> Any:
-    """The lax.Precision of a matmul, convolution or attention on `operands`, from torch.get_float32_matmul_precision()."""
+    """The lax.Precision of a product of `operands`, from torch.get_float32_matmul_precision()."""
     if any(x.dtype == jnp.float32 or x.dtype == jnp.complex64 for x in operands):
         name = context().matmul_precision
         return {"highest": lax.Precision.HIGHEST, "high": lax.Precision.HIGH, "medium": lax.Precision.DEFAULT}[name]

@@ -1,4 +1,4 @@
-"""Lower one functional op, or a graph of them, with the table of rules; what has no rule goes through decompositions."""
+"""Lower one functional op, or a graph of them, with the table of rules; what has none goes through decompositions."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def not_implemented(op: OpOverload) -> NotImplementedError:
     """The error of an op that has neither a rule nor a decomposition."""
     return NotImplementedError(
         f"{op.name()} is not implemented on device 'tpu' yet. Set TORCH_TPU_FALLBACK=cpu (or call "
-        "torch.tpu.set_fallback('cpu')) to run such ops on the CPU, with one warning per op, or move the tensors: x.cpu()"
+        "torch.tpu.set_fallback('cpu')) to run such ops on the CPU, with one warning per op, or move the tensors: "
+        "x.cpu()"
     )
 
 
@@ -140,7 +141,12 @@ def _node(node: Node, values: dict[Node, Any]) -> Any:
 
 
 def _call(
-    op: OpOverload, rule: Rule, args: Sequence[Any], kwargs: dict[str, Any], outs: list[Any], fakes: Sequence[Any] | None
+    op: OpOverload,
+    rule: Rule,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    outs: list[Any],
+    fakes: Sequence[Any] | None,
 ) -> list[Any]:
     positional, named = _bind(op, args, kwargs)
     ctx = context()
@@ -177,7 +183,9 @@ def _check(op: OpOverload, values: list[Any], outs: list[Any]) -> None:
     for i in context().grown:
         promised[i] = got[i]  # the room of the padded operands, not theirs and more
     if promised != got and any(p is not None for p in promised):
-        raise RuntimeError(f"internal error: {op.name()} was lowered to {got}, PyTorch promises {promised}: please report it")
+        raise RuntimeError(
+            f"internal error: {op.name()} was lowered to {got}, PyTorch promises {promised}: please report it"
+        )
 
 
 def is_array(x: Any) -> bool:

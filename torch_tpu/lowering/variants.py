@@ -9,10 +9,6 @@ import torch
 from torch._ops import OpOverload
 
 
-# Arguments that functional factories (full, arange) have and their `out=` forms take from the tensor given.
-FACTORY_OPTIONS = frozenset({"dtype", "layout", "device", "pin_memory"})
-
-
 @dataclass(frozen=True)
 class Functional:
     """A mutating op in terms of its functional form.
@@ -25,11 +21,6 @@ class Functional:
     op: OpOverload
     writes: tuple[tuple[str, int], ...]
     returns: tuple[int | str, ...]
-
-
-def name(op: OpOverload) -> str:
-    """`aten::add.Tensor`, and `aten::relu` where the overload has no name."""
-    return op.name()
 
 
 def find(qualified: str) -> OpOverload:
@@ -54,7 +45,6 @@ def functional(op: OpOverload) -> Functional | None:
     schema = op._schema
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     kept = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
-    factory = any(a.is_out for a in schema.arguments) and not any("Tensor" in kind for _, kind in kept)
     had = {n for n, _ in kept}
     for candidate in _candidates(op):
         c = candidate._schema
