@@ -131,11 +131,6 @@ class VaryingRows {
   std::map<std::vector<int64_t>, std::set<int64_t>> seen_;
 };
 
-VaryingRows& uploads() {
-  static auto* one = new VaryingRows;
-  return *one;
-}
-
 void host_to_device(const at::Tensor& self, const at::Tensor& src) {
   at::Tensor values = src.detach().to(self.scalar_type()).resolve_conj().resolve_neg().expand(self.sizes());
   bool whole = is_whole(self) && !self.is_conj() && !self.is_neg();
@@ -143,22 +138,13 @@ void host_to_device(const at::Tensor& self, const at::Tensor& src) {
       whole ? self : make_tensor(self.sizes(), values.contiguous().strides(), self.scalar_type(), self.device().index());
   Dims order = storage_order(target);
   values = values.permute(order).contiguous();
-  int64_t count = values.dim() == 0 ? 0 : values.size(0);
-  bool varies = whole && self.is_contiguous() && block_of(self).buffer == nullptr && uploads().varies(values, 0);
-  if (varies) {
-    Dims sizes(values.sizes().begin(), values.sizes().end());
-    sizes[0] = std::max<int64_t>(16, c10::llvm::PowerOf2Ceil(count));
-    at::Tensor padded = at::zeros(sizes, values.options());
-    padded.narrow(0, 0, count).copy_(values);
-    values = padded;
-  }
   pjrt::BufferPtr buffer = pjrt::upload(values.const_data_ptr(), values.scalar_type(), values.sizes(), self.device().index());
   {
     std::lock_guard<std::mutex> lock(launch_lock(self.device().index()));
     Block& block = block_of(target);
     block.set(std::move(buffer), values.sizes(), values.scalar_type());
     block.failure.clear();
-    block.rows = varies ? count : -1;
+    block.rows = -1;
   }
   if (!whole) {
     call_copy(self, target, false);
@@ -444,6 +430,41 @@ void cat(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   run_op(op, stack);
 }
 
+// The same rows at the start of a buffer of a power of two of rows, by way of the host: no program for each number of rows.
+at::Tensor with_room_by_host(const at::Tensor& tensor) {
+  at::Tensor values = to_host(tensor).contiguous();
+  Dims sizes(values.sizes().begin(), values.sizes().end());
+  sizes[0] = std::max<int64_t>(16, c10::llvm::PowerOf2Ceil(sizes[0]));
+  at::Tensor padded = at::zeros(sizes, values.options());
+  padded.narrow(0, 0, values.size(0)).copy_(values);
+  int device = tensor.device().index();
+  at::Tensor result = make_tensor(values.sizes(), values.strides(), values.scalar_type(), device);
+  Block& block = block_of(result);
+  block.set(pjrt::upload(padded.const_data_ptr(), padded.scalar_type(), sizes, device), sizes, padded.scalar_type());
+  block.rows = values.size(0);
+  return result;
+}
+
+bool is_mask(const c10::IValue& index) {
+  return index.isTensor() && index.toTensor().defined() &&
+         (index.toTensor().scalar_type() == at::kBool || index.toTensor().scalar_type() == at::kByte);
+}
+
+// x[mask] = values: as many values as the mask has elements, which varies.
+void index_put(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static auto* lengths = new VaryingRows;
+  size_t count = op.schema().arguments().size();
+  auto indices = torch::jit::peek(*stack, 1, count).toListRef();
+  const at::Tensor& values = torch::jit::peek(*stack, 2, count).toTensor();
+  bool masked = std::any_of(indices.begin(), indices.end(), is_mask);
+  if (masked && on_tpu(values) && values.dim() > 0 && values.size(0) > 1 && block_of(values).rows < 0 &&
+      lengths->varies(values, 0)) {
+    at::Tensor padded = with_room_by_host(values);
+    torch::jit::peek(*stack, 2, count) = padded;
+  }
+  run_op(op, stack);
+}
+
 // Nested tensors are not supported: a padding mask stays a mask.
 bool nested_tensor_from_mask_left_aligned(const at::Tensor&, const at::Tensor&) {
   return false;
@@ -577,6 +598,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("bincount", bincount);
   m.impl("nonzero.out", nonzero_out);
   m.impl("masked_select.out", masked_select_out);
+  m.impl("index_put", torch::CppFunction::makeFromBoxedFunction<&index_put>());
+  m.impl("index_put_", torch::CppFunction::makeFromBoxedFunction<&index_put>());
+  m.impl("_index_put_impl_", torch::CppFunction::makeFromBoxedFunction<&index_put>());
   m.impl("cat", torch::CppFunction::makeFromBoxedFunction<&cat>());
   m.impl("arange.start", torch::CppFunction::makeFromBoxedFunction<&arange>());
   m.impl("arange.start_step", torch::CppFunction::makeFromBoxedFunction<&arange>());

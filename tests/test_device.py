@@ -142,7 +142,7 @@ def test_default_device() -> None:
 
 
 def test_events_measure_time() -> None:
-    begin, end = tpu.Event(enable_timing=True), torch.Event("tpu", enable_timing=True)
+    begin, end = torch.Event("tpu", enable_timing=True), tpu.Event(enable_timing=True)
     x = torch.randn(400, 400, device="tpu")
     (x @ x).sum().item()
     begin.record()

@@ -82,7 +82,7 @@ def test_in_place_update_of_masked_rows_keeps_their_number() -> None:
     assert y.untyped_storage().nbytes() >= y.numel() * 4
 
 
-def test_uploads_of_many_lengths_share_programs() -> None:
+def test_values_written_through_masks_share_programs() -> None:
     x = torch.zeros(64, 5)
 
     def step(count: int) -> None:
@@ -93,7 +93,7 @@ def test_uploads_of_many_lengths_share_programs() -> None:
         want[mask(count)] = values
         assert torch.equal(z.cpu(), want)
 
-    assert programs_of(step) <= 4 + 3  # the first few lengths are taken as they are
+    assert programs_of(step) <= 1 + 4 + 3  # one row broadcasts; the first few lengths are taken as they are
 
 
 def test_columns_of_indices_are_views_of_padded_rows() -> None:

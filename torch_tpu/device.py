@@ -321,20 +321,31 @@ def fork_rng(*args: Any, **kwargs: Any) -> Any:
 # --- streams and events: one in-order queue a device
 
 
-class Stream(torch.Stream):
-    """A stream of a device. All streams of a device are its one in-order queue."""
+class _OfTpu(type):
+    """Makes `isinstance(x, torch.tpu.Stream)` true of a torch.Stream on tpu: PyTorch takes no subclasses as arguments."""
 
-    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Stream:
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.plain) and instance.device.type == "tpu"
+
+
+class Stream(metaclass=_OfTpu):
+    """Makes a torch.Stream of a device. All streams of a device are its one in-order queue."""
+
+    plain = torch.Stream
+
+    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> torch.Stream:
         if kwargs:
-            return super().__new__(cls, priority=priority, **kwargs)
-        return super().__new__(cls, device=torch.device("tpu", _index(device)), priority=priority)
+            return torch.Stream(priority=priority, **kwargs)
+        return torch.Stream(device=torch.device("tpu", _index(device)), priority=priority)
 
 
-class Event(torch.Event):
-    """The completion of what had been launched when it was recorded."""
+class Event(metaclass=_OfTpu):
+    """Makes a torch.Event: the completion of what had been launched when it was recorded."""
 
-    def __new__(cls, enable_timing: bool = True, blocking: bool = False, interprocess: bool = False) -> Event:
-        return super().__new__(cls, device="tpu", enable_timing=enable_timing)
+    plain = torch.Event
+
+    def __new__(cls, enable_timing: bool = True, blocking: bool = False, interprocess: bool = False) -> torch.Event:
+        return torch.Event(device="tpu", enable_timing=enable_timing)
 
 
 def current_stream(device: Device = None) -> torch.Stream:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from . import _C
@@ -69,15 +71,32 @@ def start() -> None:
     """Make the process's PJRT client and register the kernels. Called at first use of the device; may be retried."""
     if _C.started():
         return
-    # The plugins log to stderr as they start; a user who wants that sets the variable.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     path = plugin_path()
     options = [("cpu_device_count", _virtual_devices())] if is_emulated() else []
-    _C.start(path, options)
+    with _log_level(os.environ.get("TORCH_TPU_LOG_LEVEL", "3")):
+        _C.start(path, options)
     _C.set_device_count(_C.runtime_device_count())
     from . import eager
 
     _C.register_ops(eager.ops_to_register())
+
+
+@contextlib.contextmanager
+def _log_level(level: str) -> Iterator[None]:
+    """The plugin's log level (0: all, 3: fatal errors only), which it reads as it starts.
+
+    Not set for longer: JAX sets the same variable for its own libraries when it is imported.
+    """
+    name = "TF_CPP_MIN_LOG_LEVEL"
+    previous = os.environ.get(name)
+    os.environ[name] = level
+    try:
+        yield
+    finally:
+        if previous is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = previous
 
 
 def total_memory() -> int:
