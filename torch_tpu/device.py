@@ -322,7 +322,7 @@ def fork_rng(*args: Any, **kwargs: Any) -> Any:
 
 
 class _OfTpu(type):
-    """Makes `isinstance(x, torch.tpu.Stream)` true of a torch.Stream on tpu: PyTorch takes no subclasses as arguments."""
+    """Makes `isinstance(x, torch.tpu.Stream)` true of a torch.Stream on tpu: PyTorch refuses subclasses."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls.plain) and instance.device.type == "tpu"
