@@ -23,7 +23,7 @@ class Context:
     rng_used: random elements drawn so far, each op's rounded up to 4.
     rows: 0-d int32, how many rows (of dimension 0) of the padded operands are valid; None where no operand is padded.
     row_operands: the padded operands, as the lowering receives them. See rows.py.
-    row_dims: for each of these, the dimension that is padded; rules other than rows="any" only take 0.
+    row_dims: for each of these, the dimension that is padded (0 if not given); rules other than rows="any" take 0 only.
     grown: results padded along a dimension, by position: (dimension, rows they have more than the operands).
     row_outputs: indices of the results whose dimension 0 is padded likewise, filled in by the lowering.
     """
@@ -39,6 +39,9 @@ class Context:
     row_dims: tuple[int, ...] = ()
     grown: dict[int, tuple[int, int]] = field(default_factory=dict)
     row_outputs: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.row_dims = self.row_dims or (0,) * len(self.row_operands)
 
 
 _state = threading.local()
