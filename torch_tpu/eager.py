@@ -33,71 +33,14 @@ from .views import WHOLE, ScalarOperand, Storage, TensorOperand, read, storage_o
 
 __all__ = ["OpInfo", "ScalarOperand", "Storage", "TensorOperand", "build", "op_info", "ops_to_register"]
 
-# Ops the core implements itself (csrc/ops.cpp), and those that read memory or make storages.
-_NOT_PROGRAMS = frozenset(
-    "aten::" + n
-    for n in [
-        "empty.memory_format",
-        "empty_strided",
-        "empty_like",
-        "empty_permuted",
-        "new_empty",
-        "new_empty_strided",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "randint_like.low_dtype",
-        "as_strided",
-        "view",
-        "_reshape_alias",
-        "unfold",
-        "view_as_real",
-        "view_as_complex",
-        "copy_",
-        "_copy_from",
-        "_copy_from_and_resize",
-        "_local_scalar_dense",
-        "resize_",
-        "set_",
-        "set_.source_Storage",
-        "set_.source_Tensor",
-        "set_.source_Storage_storage_offset",
-        "_has_compatible_shallow_copy_type",
-        "native_batch_norm",
-        "record_stream",
-        "_fused_sdp_choice",
-        "is_pinned",
-        "_pin_memory",
-        "_to_copy",
-        "lift",
-        "lift_fresh",
-        "item",
-        "equal",
-        "is_set_to",
-        "repeat_interleave.Tensor",
-        "bincount",
-        "nonzero.out",
-        "masked_select.out",
-        "cat",
-        "index_put",
-        "index_put_",
-        "_index_put_impl_",
-        "_to_sparse",
-        "_to_sparse.sparse_dim",
-        "_to_sparse_csr",
-        "_to_sparse_csc",
-        "_to_sparse_bsr",
-        "_to_sparse_bsc",
-        "arange.start",
-        "arange.start_step",
-        "_nested_tensor_from_mask_left_aligned",
-    ]
+# Composite ops that stay as PyTorch composes them: they make storages or follow a `device` argument.
+_COMPOSED = frozenset(
+    f"aten::{n}"
+    for n in (
+        *("empty_like", "empty_permuted", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"),
+        *("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "randint_like.low_dtype"),
+        *("lift", "lift_fresh"),
+    )
 )
 _INDEXING = frozenset(
     {
@@ -151,7 +94,8 @@ def ops_to_register() -> list[str]:
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     names = []
     for name in torch._C._dispatch_get_all_op_names():
-        if not name.startswith("aten::") or name in _NOT_PROGRAMS:
+        # The core has kernels of its own for what is no program (csrc/ops.cpp).
+        if not name.startswith("aten::") or name in _COMPOSED or has(name, "PrivateUse1"):
             continue
         if name in _COMPOSITE:
             names.append(name)
