@@ -60,6 +60,7 @@ std::shared_ptr<Program> make_program(std::string name, std::shared_ptr<pjrt::Ex
                                       const py::list& returns, uint64_t random_numbers, const py::list& checks) {
   auto program = std::make_shared<Program>();
   program->name = std::move(name);
+  program->doing = "running " + program->name;
   program->executable = std::move(executable);
   program->random_numbers = random_numbers;
   for (const auto& item : inputs) {
@@ -130,9 +131,7 @@ PYBIND11_MODULE(_C, m) {
                     py::gil_scoped_release released;
                     return pjrt::Executable::deserialize(b);
                   })
-      .def("serialize", [](const pjrt::Executable& self) { return py::bytes(self.serialize()); })
-      .def_property_readonly("temp_bytes", &pjrt::Executable::temp_bytes)
-      .def_property_readonly("num_outputs", &pjrt::Executable::num_outputs);
+      .def("serialize", [](const pjrt::Executable& self) { return py::bytes(self.serialize()); });
 
   py::class_<Program, std::shared_ptr<Program>>(m, "Program")
       .def(py::init(&make_program))
@@ -166,7 +165,6 @@ PYBIND11_MODULE(_C, m) {
 
   m.def("register_ops", &register_ops);
   m.def("clear_programs", &clear_programs);
-  m.def("program_count", &program_count);
   m.def("cpu_fallbacks", &cpu_fallbacks);
   m.def("set_cpu_fallback", &set_cpu_fallback);
   m.def("cpu_fallback", &cpu_fallback);
@@ -203,14 +201,6 @@ PYBIND11_MODULE(_C, m) {
     d["ooms"] = s.ooms;
     d["temporaries_peak"] = s.temporaries_peak;
     return d;
-  });
-  m.def("buffer_dims", [](const at::Tensor& tensor) {
-    const Block& block = block_of(tensor);
-    return std::vector<int64_t>(block.dims.begin(), block.dims.end());
-  });
-  m.def("buffer_address", [](const at::Tensor& tensor) -> uintptr_t {
-    const Block& block = block_of(tensor);
-    return block.buffer == nullptr ? 0 : reinterpret_cast<uintptr_t>(block.buffer->unsafe_pointer());
   });
 }
 

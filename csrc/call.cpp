@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
-#include <ATen/ops/_to_copy.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <mutex>
@@ -28,8 +27,7 @@ enum Tag : int64_t {
   kComplex,
   kBool,
   kText,
-  kUndefined,
-  kRuntime
+  kUndefined
 };
 
 OpInfo describe(const c10::OperatorHandle& handle) {
@@ -188,14 +186,9 @@ struct Reader {
 
   // A storage that was never written has no buffer to tell its size.
   void put_unwritten(const at::Tensor& tensor) {
-    size_t nbytes = tensor.storage().nbytes(), needed = 0;
-    if (tensor.numel() > 0) {
-      int64_t last = tensor.storage_offset();
-      for (int64_t i = 0; i < tensor.dim(); ++i) {
-        last += (tensor.size(i) - 1) * tensor.stride(i);
-      }
-      needed = (last + 1) * tensor.itemsize();
-    }
+    size_t nbytes = tensor.storage().nbytes();
+    size_t needed =
+        at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(), tensor.storage_offset());
     TORCH_CHECK(needed <= nbytes, op.name, ": a tensor of sizes ", tensor.sizes(), " and strides ", tensor.strides(), " needs ",
                 needed, " bytes, its storage has ", nbytes, ". Was the storage freed with resize_(0)?");
     put(static_cast<int64_t>(nbytes));

@@ -26,6 +26,18 @@ struct OpInfo {
 };
 const OpInfo& op_info(const c10::OperatorHandle& handle);
 
+// The hash of a vector of words: signatures, and the values of constants.
+struct WordsHash {
+  size_t operator()(c10::IntArrayRef words) const {
+    uint64_t hash = words.size();
+    for (int64_t word : words) {
+      hash = (hash ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15ull;
+      hash ^= hash >> 32;
+    }
+    return hash;
+  }
+};
+
 // A number that enters the program as an argument.
 struct RuntimeScalar {
   c10::ScalarType dtype;

@@ -24,17 +24,6 @@ namespace {
 
 using Key = c10::SmallVector<int64_t, 64>;
 
-struct KeyHash {
-  size_t operator()(const Key& key) const {
-    uint64_t hash = key.size();
-    for (int64_t word : key) {
-      hash = (hash ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15ull;
-      hash ^= hash >> 32;
-    }
-    return hash;
-  }
-};
-
 // The programs of this process. A key is in flight while one thread builds it; others wait for that one.
 class ProgramCache {
  public:
@@ -79,11 +68,6 @@ class ProgramCache {
     programs_.clear();
   }
 
-  int64_t size() {
-    std::shared_lock<std::shared_mutex> lock(mutex_);
-    return static_cast<int64_t>(programs_.size());
-  }
-
  private:
   struct Flight {
     std::mutex mutex;
@@ -110,9 +94,9 @@ class ProgramCache {
   }
 
   std::shared_mutex mutex_;
-  std::unordered_map<Key, ProgramPtr, KeyHash> programs_;
+  std::unordered_map<Key, ProgramPtr, WordsHash> programs_;
   std::mutex flights_mutex_;
-  std::unordered_map<Key, std::shared_ptr<Flight>, KeyHash> flights_;
+  std::unordered_map<Key, std::shared_ptr<Flight>, WordsHash> flights_;
 };
 
 ProgramCache& cache() {
@@ -221,10 +205,6 @@ void register_ops(const std::vector<std::string>& names) {
 
 void clear_programs() {
   cache().clear();
-}
-
-int64_t program_count() {
-  return cache().size();
 }
 
 std::map<std::string, int64_t> cpu_fallbacks() {

@@ -19,7 +19,6 @@ void register_ops(const std::vector<std::string>& names);
 
 // Forgets all programs in memory.
 void clear_programs();
-int64_t program_count();
 
 // The ops that ran on the CPU because the user asked for it, and how often.
 std::map<std::string, int64_t> cpu_fallbacks();

@@ -1,5 +1,6 @@
 #include "ops.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -14,14 +15,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/ones_like.h>
-#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/util/llvmMathExtras.h>
+#include <c10/util/strides.h>
 #include <torch/library.h>
 
 #include <map>
@@ -62,20 +62,16 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::
 at::Tensor empty(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                  std::optional<at::Device> device, std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
-  Dims strides(sizes.size(), 1);
+  c10::DimVector strides;
   auto wanted = format.value_or(at::MemoryFormat::Contiguous);
   if (wanted == at::MemoryFormat::ChannelsLast) {
     TORCH_CHECK(sizes.size() == 4, "required rank 4 tensor to use channels_last format");
-    auto s = c10::get_channels_last_strides_2d(sizes);
-    strides.assign(s.begin(), s.end());
+    strides = c10::get_channels_last_strides_2d(sizes);
   } else if (wanted == at::MemoryFormat::ChannelsLast3d) {
     TORCH_CHECK(sizes.size() == 5, "required rank 5 tensor to use channels_last_3d format");
-    auto s = c10::get_channels_last_strides_3d(sizes);
-    strides.assign(s.begin(), s.end());
+    strides = c10::get_channels_last_strides_3d(sizes);
   } else {
-    for (size_t i = sizes.size(); i-- > 1;) {
-      strides[i - 1] = strides[i] * std::max<int64_t>(sizes[i], 1);
-    }
+    strides = c10::contiguous_strides(sizes);
   }
   return empty_strided(sizes, strides, dtype, layout, device, pinned);
 }
@@ -288,20 +284,11 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, c1
   auto* impl = self.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(std::move(source));
   impl->set_storage_offset(offset);
-  Dims dense(sizes.size(), 1);
-  for (size_t i = sizes.size(); i-- > 1;) {
-    dense[i - 1] = dense[i] * std::max<int64_t>(sizes[i], 1);
-  }
+  c10::DimVector dense = c10::contiguous_strides(sizes);
   impl->set_sizes_and_strides(sizes, strides.size() == sizes.size() ? strides : c10::IntArrayRef(dense));
-  if (self.numel() > 0) {
-    int64_t last = offset;
-    for (int64_t i = 0; i < self.dim(); ++i) {
-      last += (self.size(i) - 1) * self.stride(i);
-    }
-    size_t needed = (last + 1) * self.itemsize();
-    if (needed > self.storage().nbytes()) {
-      resize_storage(*impl->unsafe_storage().unsafeGetStorageImpl(), needed);
-    }
+  size_t needed = at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.itemsize(), offset);
+  if (needed > self.storage().nbytes()) {
+    resize_storage(*impl->unsafe_storage().unsafeGetStorageImpl(), needed);
   }
   retype(self);
   return self;
@@ -389,23 +376,25 @@ void arange(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   stack->push_back(by == 1 ? result.add_(first) : result.mul_(by).add_(first));
 }
 
-// A tensor with room for `total` rows along `dim`, before which its dimensions have one element.
+// The tensor over a buffer with room for `total` rows along `dim`, before which its dimensions have one element. By way of the
+// host: no program for each number of rows.
 at::Tensor with_room(const at::Tensor& tensor, int64_t dim, int64_t total) {
   int64_t rows = tensor.size(dim);
   if (block_of(tensor).rows == rows && block_of(tensor).dims[0] >= total && tensor.is_contiguous()) {
     return tensor;
   }
-  int64_t bucket = std::max<int64_t>(16, c10::llvm::PowerOf2Ceil(total));
-  Dims sizes(tensor.sizes().begin() + dim, tensor.sizes().end());
-  at::Tensor rows_first = tensor.reshape(sizes);
-  sizes[0] = bucket;
-  at::Tensor wide = at::zeros(sizes, tensor.options());
-  wide.narrow(0, 0, rows).copy_(rows_first);
-  block_of(wide).rows = rows;
-  Dims strides(tensor.dim(), rows * wide.stride(0));
-  std::copy(wide.strides().begin(), wide.strides().end(), strides.begin() + dim);
-  wide.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), strides);
-  return wide;
+  at::Tensor values = to_host(tensor).contiguous();
+  Dims sizes(values.sizes().begin() + dim, values.sizes().end());
+  at::Tensor rows_first = values.view(sizes);
+  sizes[0] = rows_with_room(total);
+  at::Tensor padded = at::zeros(sizes, values.options());
+  padded.narrow(0, 0, rows).copy_(rows_first);
+  int device = tensor.device().index();
+  at::Tensor result = make_tensor(values.sizes(), values.strides(), values.scalar_type(), device);
+  Block& block = block_of(result);
+  block.set(pjrt::upload(padded.const_data_ptr(), padded.scalar_type(), sizes, device), sizes, padded.scalar_type());
+  block.rows = rows;
+  return result;
 }
 
 // A tensor that grows by what is joined to it, as caches of keys and values do, gets room to grow: a program for each power of
@@ -430,21 +419,6 @@ void cat(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   run_op(op, stack);
 }
 
-// The same rows at the start of a buffer of a power of two of rows, by way of the host: no program for each number of rows.
-at::Tensor with_room_by_host(const at::Tensor& tensor) {
-  at::Tensor values = to_host(tensor).contiguous();
-  Dims sizes(values.sizes().begin(), values.sizes().end());
-  sizes[0] = std::max<int64_t>(16, c10::llvm::PowerOf2Ceil(sizes[0]));
-  at::Tensor padded = at::zeros(sizes, values.options());
-  padded.narrow(0, 0, values.size(0)).copy_(values);
-  int device = tensor.device().index();
-  at::Tensor result = make_tensor(values.sizes(), values.strides(), values.scalar_type(), device);
-  Block& block = block_of(result);
-  block.set(pjrt::upload(padded.const_data_ptr(), padded.scalar_type(), sizes, device), sizes, padded.scalar_type());
-  block.rows = values.size(0);
-  return result;
-}
-
 bool is_mask(const c10::IValue& index) {
   return index.isTensor() && index.toTensor().defined() &&
          (index.toTensor().scalar_type() == at::kBool || index.toTensor().scalar_type() == at::kByte);
@@ -459,7 +433,7 @@ void index_put(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   bool masked = std::any_of(indices.begin(), indices.end(), is_mask);
   if (masked && on_tpu(values) && values.dim() > 0 && values.size(0) > 1 && block_of(values).rows < 0 &&
       lengths->varies(values, 0)) {
-    at::Tensor padded = with_room_by_host(values);
+    at::Tensor padded = with_room(values, 0, values.size(0));
     torch::jit::peek(*stack, 2, count) = padded;
   }
   run_op(op, stack);
@@ -471,18 +445,16 @@ bool nested_tensor_from_mask_left_aligned(const at::Tensor&, const at::Tensor&) 
 }
 
 // Results whose size is a value: the value is read, then the size is static.
-at::Tensor repeat_interleave(const at::Tensor& repeats, std::optional<int64_t> output_size) {
+void repeat_interleave(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  at::Tensor repeats = torch::jit::peek(*stack, 0, 2).toTensor();
   TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
   TORCH_CHECK(repeats.scalar_type() == at::kLong || repeats.scalar_type() == at::kInt, "repeats has to be Long or Int tensor");
-  if (repeats.numel() == 0) {
-    return at::empty({0}, repeats.options());
+  TORCH_CHECK(repeats.numel() == 0 || repeats.min().item<int64_t>() >= 0, "repeats can not be negative");
+  c10::IValue& output_size = torch::jit::peek(*stack, 1, 2);
+  if (output_size.isNone()) {
+    output_size = repeats.sum().item<int64_t>();
   }
-  TORCH_CHECK(repeats.min().item<int64_t>() >= 0, "repeats can not be negative");
-  at::Tensor ends = repeats.cumsum(0);
-  int64_t total = output_size.has_value() ? *output_size : ends[-1].item<int64_t>();
-  at::Tensor places = at::arange(total, repeats.options());
-  return at::searchsorted(ends.to(repeats.scalar_type()), places, /*out_int32=*/false, /*right=*/true)
-      .to(repeats.scalar_type());
+  run_op(op, stack);
 }
 
 at::Tensor bincount(const at::Tensor& self, const std::optional<at::Tensor>& weights, int64_t minlength) {
@@ -594,7 +566,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
   m.impl("native_batch_norm", native_batch_norm);
   m.impl("_to_copy", torch::CppFunction::makeFromBoxedFunction<&to_copy>());
-  m.impl("repeat_interleave.Tensor", repeat_interleave);
+  m.impl("repeat_interleave.Tensor", torch::CppFunction::makeFromBoxedFunction<&repeat_interleave>());
   m.impl("bincount", bincount);
   m.impl("nonzero.out", nonzero_out);
   m.impl("masked_select.out", masked_select_out);

@@ -266,13 +266,6 @@ void Buffer::to_host(void* out, size_t size) const {
   check(await(args.event), "copying from the device");
 }
 
-void* Buffer::unsafe_pointer() const {
-  PJRT_ARGS(args, PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args);
-  args.buffer = raw_;
-  check(api()->PJRT_Buffer_OpaqueDeviceMemoryDataPointer(&args), "asking for a buffer's address");
-  return args.device_memory_ptr;
-}
-
 BufferPtr upload(const void* data, c10::ScalarType dtype, c10::IntArrayRef dims, int device) {
   PJRT_ARGS(args, PJRT_Client_BufferFromHostBuffer_Args);
   args.client = g_client;

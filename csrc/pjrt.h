@@ -53,8 +53,6 @@ class Buffer {
   bool ready() const;
   // Raises nothing, copies `size` bytes in row-major order, and blocks until done.
   void to_host(void* out, size_t size) const;
-  // The address of the memory, for hosts that can read it (the CPU plugin).
-  void* unsafe_pointer() const;
   PJRT_Event* ready_event() const;
 
  private:

@@ -1,5 +1,6 @@
 #include "program.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 
@@ -17,8 +18,6 @@
 namespace torch_tpu {
 
 namespace {
-
-constexpr int64_t kSmallestBucket = 16;
 
 std::atomic<int64_t> g_launches{0}, g_memory_hits{0}, g_disk_hits{0}, g_compiles{0}, g_uploads{0};
 std::atomic<double> g_compile_seconds{0};
@@ -73,18 +72,8 @@ class Constants {
  private:
   static constexpr size_t kCapacity = 8192;
   using Key = c10::SmallVector<int64_t, 4>;
-  struct Hash {
-    size_t operator()(const Key& key) const {
-      uint64_t hash = key.size();
-      for (int64_t word : key) {
-        hash = (hash ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15ull;
-        hash ^= hash >> 29;
-      }
-      return hash;
-    }
-  };
   Key key_;
-  std::unordered_map<Key, pjrt::BufferPtr, Hash> table_;
+  std::unordered_map<Key, pjrt::BufferPtr, WordsHash> table_;
 };
 
 Constants& constants(int device) {
@@ -135,10 +124,7 @@ at::Tensor cut_rows(const NewTensor& spec, const pjrt::BufferPtr& buffer, int64_
   if (all.numel() > 0) {
     block_of(all).set(buffer, spec.dims, spec.dtype);
   }
-  int64_t bucket = kSmallestBucket;
-  while (bucket < count) {
-    bucket *= 2;
-  }
+  int64_t bucket = rows_with_room(count);
   size_t dim = 0;  // of the rows: outermost in memory
   while (spec.sizes[dim] != spec.dims[0] || (all.numel() > 0 && spec.strides[dim] * spec.dims[0] != all.numel())) {
     ++dim;
@@ -181,13 +167,7 @@ Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stac
   int device = call.device;
   for (const Resize& resize : program.resizes) {
     at::Tensor tensor = call.tensors[resize.tensor];
-    size_t bytes = tensor.itemsize();
-    for (size_t i = 0; i < resize.sizes.size(); ++i) {
-      bytes = resize.sizes[i] == 0 ? 0 : bytes + (resize.sizes[i] - 1) * resize.strides[i] * tensor.itemsize();
-      if (bytes == 0) {
-        break;
-      }
-    }
+    size_t bytes = at::detail::computeStorageNbytes(resize.sizes, resize.strides, tensor.itemsize());
     auto* storage = tensor.storage().unsafeGetStorageImpl();
     if (storage->nbytes() != bytes) {
       storage->set_data_ptr_noswap(allocate_block(bytes, device));  // a resized output keeps nothing
@@ -200,7 +180,7 @@ Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stac
   c10::SmallVector<PJRT_Buffer*, 8> outputs;
   Outputs owned;
   if (program.executable != nullptr) {
-    check_memory(program.output_bytes + program.executable->temp_bytes(), device, "running " + program.name);
+    check_memory(program.output_bytes + program.executable->temp_bytes(), device, program.doing);
     c10::SmallVector<pjrt::BufferPtr, 16> kept;
     for (const Input& input : program.inputs) {
       switch (input.kind) {
@@ -237,11 +217,6 @@ Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stac
       arguments.push_back(buffer->raw());
     }
     outputs.resize(program.executable->num_outputs());
-    for (const Write& write : program.writes) {
-      // XLA copies instead of donating a buffer whose address somebody holds; the holder keeps the old value.
-      TORCH_CHECK(!write.donated || !call.blocks[write.storage]->exported, program.name,
-                  ": an in-place update of a tensor that was exported through DLPack; clone it first");
-    }
     PJRT_Error* error = program.executable->execute(arguments.data(), arguments.size(), device, outputs.data());
     if (error != nullptr) {
       try {

@@ -55,7 +55,7 @@ struct Input {
 };
 
 struct Program {
-  std::string name;                              // of the op, for errors
+  std::string name, doing;                       // the op, and "running " it, for errors
   std::shared_ptr<pjrt::Executable> executable;  // null: nothing to compute
   std::vector<Input> inputs;
   std::vector<NewTensor> tensors;
@@ -63,10 +63,10 @@ struct Program {
   std::vector<Resize> resizes;
   std::vector<Return> returns;
   std::vector<BoundsCheck> checks;
-  uint64_t random_numbers = 0;  // how many the program draws
-  int64_t output_bytes = 0;     // of new tensors, for the memory check
-  bool specialise = false;      // no program for padded rows: look up again with exact sizes
-  bool fallback = false;        // no lowering: the user asked for the CPU
+  uint64_t random_numbers = 0;    // how many the program draws
+  int64_t output_bytes = 0;       // of new tensors, for the memory check
+  bool specialise = false;        // no program for padded rows: look up again with exact sizes
+  bool fallback = false;          // no lowering: the user asked for the CPU
 };
 using ProgramPtr = std::shared_ptr<const Program>;
 

@@ -1,8 +1,10 @@
 #include "storage.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/accumulate.h>
+#include <c10/util/llvmMathExtras.h>
 
 #include <algorithm>
 #include <array>
@@ -201,15 +203,7 @@ c10::DataPtr allocate_block(size_t nbytes, int device) {
 }
 
 at::Tensor make_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, int device) {
-  int64_t span = 1;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] == 0) {
-      span = 0;
-      break;
-    }
-    span += (sizes[i] - 1) * strides[i];
-  }
-  size_t nbytes = span * c10::elementSize(dtype);
+  size_t nbytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
   c10::DataPtr data = allocate_block(nbytes, device);
   static_cast<Block*>(data.get_context())->dtype = dtype;
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes, std::move(data),
@@ -218,6 +212,10 @@ at::Tensor make_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::Sc
       c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return tensor;
+}
+
+int64_t rows_with_room(int64_t rows) {
+  return std::max<int64_t>(16, static_cast<int64_t>(c10::llvm::PowerOf2Ceil(rows)));
 }
 
 void resize_storage(c10::StorageImpl& storage, size_t nbytes) {

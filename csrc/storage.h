@@ -28,7 +28,6 @@ struct Block {
   Dims dims;                                      // of the buffer
   c10::ScalarType dtype = c10::ScalarType::Byte;  // of the buffer
   int64_t rows = -1;                              // a result of unknown size: only the first `rows` of dims[0] count
-  bool exported = false;                          // somebody holds its address (DLPack): never donate
   std::string failure;                            // not empty: a donated update failed and the value is lost
 
   int64_t elements() const;
@@ -56,6 +55,9 @@ c10::DataPtr allocate_block(size_t nbytes, int device);
 
 // A tensor over fresh memory. Raises OutOfMemoryError past the limit.
 at::Tensor make_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, int device);
+
+// The rows of the buffer of a tensor with so many rows, if their number varies: the next power of two, 16 at least.
+int64_t rows_with_room(int64_t rows);
 
 // Changes the bytes of a storage, keeping its contents as far as they reach.
 void resize_storage(c10::StorageImpl& storage, size_t nbytes);

@@ -135,6 +135,24 @@ def test_masks_behind_other_dimensions() -> None:
     assert torch.equal(x.to("tpu")[:, where.to("tpu")].cpu(), x[:, where])
 
 
+def test_counts_whose_number_is_a_value() -> None:
+    x = torch.tensor([4, 1, 1, 0])
+    for args in (
+        (x,),
+        (x.to(torch.uint8), None, 7),
+        (x, torch.tensor([1, 2, 3, 4])),
+        (x, torch.tensor([1.0, 2.0, 3.0, 4.0])),
+        (torch.zeros(0, dtype=torch.int64), None, 3),
+    ):
+        there = [a.to("tpu") if isinstance(a, torch.Tensor) else a for a in args]
+        torch.testing.assert_close(torch.bincount(*there).cpu(), torch.bincount(*args))
+    for repeats in (torch.tensor([2, 0, 3, 1]), torch.tensor([0, 0], dtype=torch.int32), x[:0]):
+        got = torch.repeat_interleave(repeats.to("tpu")).cpu()
+        torch.testing.assert_close(got, torch.repeat_interleave(repeats))
+    with pytest.raises(RuntimeError, match="negative"):
+        torch.repeat_interleave(torch.tensor([1, -1], device="tpu"))
+
+
 def test_sizes_that_are_values() -> None:
     counts = torch.tensor([1, 3, 1, 0])
     assert torch.equal(torch.bincount(counts.to("tpu")).cpu(), torch.bincount(counts))

@@ -28,7 +28,7 @@ from .lowering import dtypes, interpret, load_rules, rows, variants
 from .lowering._jax import jax, jnp, lax
 from .lowering.context import Context, using
 from .lowering.dtypes import to_jax
-from .lowering.registry import DYNAMIC_RULES, RULES, DynamicRule
+from .lowering.registry import DYNAMIC_RULES, RULES, is_dynamic
 from .views import WHOLE, ScalarOperand, Storage, TensorOperand, read, storage_order, write
 
 __all__ = ["OpInfo", "ScalarOperand", "Storage", "TensorOperand", "build", "op_info", "ops_to_register"]
@@ -78,14 +78,14 @@ class OpInfo:
 def op_info(name: str) -> OpInfo:
     """The OpInfo of an op's qualified name."""
     load_rules()
-    rule = RULES.get(_functional_name(name))
-    dynamic = _functional_name(name) in DYNAMIC_RULES
-    runtime = rule.runtime if rule is not None else ()
-    return OpInfo(runtime, dynamic or bool(rule is not None and rule.rows), name in _INDEXING)
+    functional = _functional_name(name)
+    rule = RULES.get(functional)
+    takes_rows = functional in DYNAMIC_RULES or (rule is not None and rule.rows is not None)
+    return OpInfo(rule.runtime if rule else (), takes_rows, name in _INDEXING)
 
 
 # Composite ops with a gradient formula of their own, which a kernel therefore doesn't lose: one program, not several.
-_COMPOSITE = frozenset({"aten::silu_backward", "aten::mish_backward", "aten::linalg_lstsq"})
+_WITH_GRADIENT = frozenset({"aten::silu_backward", "aten::mish_backward"})
 
 
 def ops_to_register() -> list[str]:
@@ -97,10 +97,7 @@ def ops_to_register() -> list[str]:
         # The core has kernels of its own for what is no program (csrc/ops.cpp).
         if not name.startswith("aten::") or name in _COMPOSED or has(name, "PrivateUse1"):
             continue
-        if name in _COMPOSITE:
-            names.append(name)
-            continue
-        if has(name, "CompositeImplicitAutograd"):
+        if has(name, "CompositeImplicitAutograd") and name not in _WITH_GRADIENT:
             continue
         composite = has(name, "CompositeExplicitAutograd") and not has(name, "CPU")
         if composite and _stripped(name) not in RULES:
@@ -178,12 +175,13 @@ class _Build:
             raise interpret.not_implemented(self.op)
         self.pure = self.functional.op if self.functional else self.op
         self.metas = self._stand_ins(self._meta, "meta")
-        self.dynamic = self._dynamic_rule()
+        call = interpret.bind(self.op, *self._call(self.op, self.metas))
+        self.dynamic = is_dynamic(self.op.name(), *call)
 
     def meta(self) -> None:
         """Run the op, and its functional form, without data: PyTorch's errors, shapes, dtypes, strides, aliasing."""
         self._refuse_overlapping_writes()
-        if self.dynamic is not None:
+        if self.dynamic:
             return
         try:
             # Meta tensors run the C++ that CPU and CUDA run, and give its errors.
@@ -265,7 +263,7 @@ class _Build:
         self.tensors: list[Any] = []  # (fake, position among the functional op's results)
         self.writes: list[tuple[TensorOperand, torch.Tensor, int]] = []
         self.resizes = []
-        flat_positions = self._positions(self.pure_out) if self.dynamic is None else []
+        flat_positions = [] if self.dynamic else self._positions(self.pure_out)
         if self.functional is not None:
             for argument, result in self.functional.writes:
                 operands, fakes = by_name[argument]
@@ -316,8 +314,7 @@ class _Build:
         """The program: buffers in, buffers out."""
         queue = iter(arrays)
         buffers = [next(queue) if s.written else None for s in self.storages]
-        starts, scalars, rng = next(queue), [next(queue) for _ in self.scalars], None
-        rng = next(queue)
+        starts, *scalars, rng = queue
         values: dict[int, Any] = {id(s): v for s, v in zip(self.scalars, scalars, strict=True)}
         begin, at = 0, {}
         for x in self.operands:
@@ -366,7 +363,7 @@ class _Build:
 
     def _results(self, arguments: list[Any], context: Context) -> tuple[list[Any], dict[int, Any]]:
         """The functional op's results, flat, and the true row counts of those of unknown size."""
-        if self.dynamic is not None:
+        if self.dynamic:
             compacted = interpret.lower_dynamic(self.op, *self._call(self.op, arguments))
             self._plan_dynamic(compacted)
             return list(compacted.outputs), {i: c for i, c in enumerate(compacted.counts) if c is not None}
@@ -437,12 +434,6 @@ class _Build:
         place = {p: k for k, (_, p) in enumerate(self.tensors)}
         self.returns = [("none",) if f is None else ("new", place[i]) for i, f in enumerate(fakes)]
 
-    def _dynamic_rule(self) -> DynamicRule | None:
-        rule = DYNAMIC_RULES.get(self.op.name())
-        if rule is None or (rule.when is not None and not rule.when(*_rule_arguments(self.op, self.metas))):
-            return None
-        return rule
-
     def _storage_dtype(self, index: int) -> torch.dtype:
         operands = [o for o, _, _ in self.writes if o.storage == index]
         whole = any(o.kind == WHOLE for o in operands)
@@ -512,7 +503,7 @@ class _Build:
         return result
 
     def _returns(self, by_name: dict[str, Any], positions: list[list[int]]) -> list[Any]:
-        if self.dynamic is not None:
+        if self.dynamic:
             return []
         schema_returns = self.op._schema.returns
         if not schema_returns:
@@ -553,10 +544,6 @@ def _bytes(storage: Storage) -> int:
     return math.prod(storage.dims) * storage.dtype.itemsize
 
 
-def _rule_arguments(op: OpOverload, values: Sequence[Any]) -> list[Any]:
-    return [v for a, v in zip(op._schema.arguments, values, strict=True) if a.name not in interpret.DROPPED]
-
-
 def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     expected = 1
     for size, stride in sorted(zip(sizes, strides, strict=True), key=operator.itemgetter(1)):
@@ -566,17 +553,12 @@ def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     return math.prod(sizes) > 0
 
 
-def _split(name: str) -> tuple[str, str]:
-    packet, _, overload = name.partition(".")
-    return packet, overload
-
-
 def _stripped(name: str) -> str:
     """The functional name an in-place foreach or composite op most likely has."""
-    packet, overload = _split(name)
+    packet, dot, overload = name.partition(".")
     if packet.endswith("_") and not packet.endswith("__"):
         packet = packet[:-1]
-    return f"{packet}.{overload}" if overload else packet
+    return packet + dot + overload
 
 
 def _functional_name(name: str) -> str:

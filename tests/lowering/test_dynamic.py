@@ -39,14 +39,9 @@ def compacted(op: Any, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
             new[i] = a
         return pytree.tree_unflatten(new, spec)
 
-    bound = None
-    if registry.DYNAMIC_RULES[op.name()].bound is not None:
-        needed = run(lambda *arrays: interpret.rows_needed(op, *filled(arrays)), *[leaves[i] for i in places])
-        bound = 1 << max(0, int(needed) - 1).bit_length()
-
     def program(*arrays: Any) -> Any:
         with using(Context()):
-            result = interpret.lower_dynamic(op, *filled(arrays), bound)
+            result = interpret.lower_dynamic(op, *filled(arrays))
         dims.append(result.dim)
         return result.outputs, result.counts
 
@@ -189,20 +184,6 @@ def test_unique_dim(dim: int) -> None:
     check_dynamic(aten.unique_consecutive.default, x, True, True, dim)
     many = torch.randint(0, 2, (9, 5, 2), generator=torch.Generator().manual_seed(0))
     check_dynamic(aten.unique_dim.default, many, dim)
-
-
-def test_bincount() -> None:
-    x = torch.tensor([4, 1, 1, 0])
-    check_dynamic(aten.bincount.default, x)
-    check_dynamic(aten.bincount.default, x.to(torch.uint8), None, 7)
-    check_dynamic(aten.bincount.default, x, torch.tensor([1, 2, 3, 4]))
-    check_dynamic(aten.bincount.default, x, torch.tensor([1.0, 2.0, 3.0, 4.0]))
-    check_dynamic(aten.bincount.default, torch.zeros(0, dtype=torch.int64), None, 3)
-
-
-def test_repeat_interleave() -> None:
-    check_dynamic(aten.repeat_interleave.Tensor, torch.tensor([2, 0, 3, 1]))
-    check_dynamic(aten.repeat_interleave.Tensor, torch.tensor([0, 0], dtype=torch.int32))
 
 
 # --- rows

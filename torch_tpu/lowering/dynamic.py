@@ -115,37 +115,6 @@ def unique_dim(
     return _groups(rows[order], order, (n,), True, True)._replace(dim=dim % x.ndim)
 
 
-# --- counts and repeats: sizes without a static bound
-
-
-def _bins(x: Any, weights: Any = None, minlength: int = 0) -> Any:
-    most = x.max().astype(jnp.int32) + 1 if x.size else jnp.int32(0)
-    return jnp.maximum(most, jnp.int32(minlength))
-
-
-@lowers_dynamic("aten::bincount", bound=_bins)
-def bincount(x: Any, weights: Any = None, minlength: int = 0, *, rows: int) -> Compacted:
-    needs_exact(x, weights)
-    if weights is None:
-        weights = jnp.ones(x.shape, jnp.int64)
-    elif weights.dtype != jnp.float32:
-        weights = weights.astype(jnp.float64)
-    totals = jnp.zeros(rows, weights.dtype).at[x.astype(jnp.int32)].add(weights, **WRITE_UNSIGNED)
-    return Compacted((totals,), (_bins(x, weights, minlength),))
-
-
-def _total(repeats: Any, *, output_size: int | None = None) -> Any:
-    return repeats.sum(dtype=jnp.int32)
-
-
-@lowers_dynamic(
-    "aten::repeat_interleave.Tensor", when=lambda repeats, output_size=None: output_size is None, bound=_total
-)
-def repeat_interleave_dynamic(repeats: Any, *, output_size: int | None = None, rows: int) -> Compacted:
-    needs_exact(repeats)
-    return Compacted((repeat_interleave(repeats, output_size=rows),), (_total(repeats),))
-
-
 @lowers("aten::repeat_interleave.Tensor")
 def repeat_interleave(repeats: Any, *, output_size: int) -> Any:
     """Position j holds how many runs end at or before j."""

@@ -41,22 +41,10 @@ def lower(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], fakes: Se
     return values
 
 
-def lower_dynamic(
-    op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], bound: int | None = None
-) -> rows.Compacted:
-    """The results of an op whose output size depends on values (`registry.is_dynamic`), padded, and their true sizes.
-
-    bound: a static maximum of the number of rows, for rules that have none themselves, no less than `rows_needed`.
-    """
-    positional, named = _bind(op, args, kwargs)
-    extra = {} if bound is None else {"rows": bound}
-    return DYNAMIC_RULES[op.name()].fn(*positional, **named, **extra)
-
-
-def rows_needed(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """A 0-d int32: how many rows the result of an op has whose rule has a `bound`."""
-    positional, named = _bind(op, args, kwargs)
-    return DYNAMIC_RULES[op.name()].bound(*positional, **named)
+def lower_dynamic(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> rows.Compacted:
+    """The results, padded, and their true sizes, of an op whose output size depends on values (`is_dynamic`)."""
+    positional, named = bind(op, args, kwargs)
+    return DYNAMIC_RULES[op.name()].fn(*positional, **named)
 
 
 def interpret(graph: GraphModule, inputs: Sequence[Any]) -> list[Any]:
@@ -148,7 +136,7 @@ def _call(
     outs: list[Any],
     fakes: Sequence[Any] | None,
 ) -> list[Any]:
-    positional, named = _bind(op, args, kwargs)
+    positional, named = bind(op, args, kwargs)
     ctx = context()
     previous = ctx.outs, ctx.ins
     ctx.outs, ctx.ins = outs, () if fakes is None else fakes[0]
@@ -158,7 +146,7 @@ def _call(
         ctx.outs, ctx.ins = previous
 
 
-def _bind(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def bind(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """The arguments a lowering gets, defaults filled in."""
     positional, named = [], {}
     for i, argument in enumerate(op._schema.arguments):

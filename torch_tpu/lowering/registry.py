@@ -43,13 +43,10 @@ class DynamicRule:
     fn: takes arguments as `Rule.fn` does; returns `rows.Compacted`: results whose dimension 0 is padded to a static
         maximum, the valid rows first, and how many there are.
     when: takes the arguments (of tensors only shapes and dtypes are read); True if this call's size depends on values.
-    bound: for ops with no static maximum: takes the same arguments and returns a 0-d int32, the number of rows. Run
-        first; `fn` then gets `rows=`, a static maximum that is no less.
     """
 
     fn: Callable[..., Any]
     when: Callable[..., bool] | None = None
-    bound: Callable[..., Any] | None = None
 
 
 RULES: dict[str, Rule] = {}
@@ -75,7 +72,7 @@ def lowers(
 
 
 def lowers_dynamic(
-    *names: str, when: Callable[..., bool] | None = None, bound: Callable[..., Any] | None = None
+    *names: str, when: Callable[..., bool] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function as the lowering of ops whose output size depends on values, see `DynamicRule`."""
 
@@ -83,7 +80,7 @@ def lowers_dynamic(
         for name in names:
             if name in DYNAMIC_RULES:
                 raise ValueError(f"{name} has a lowering already: {DYNAMIC_RULES[name].fn}")
-            DYNAMIC_RULES[name] = DynamicRule(fn, when, bound)
+            DYNAMIC_RULES[name] = DynamicRule(fn, when)
         return fn
 
     return register
