@@ -81,6 +81,9 @@ std::shared_ptr<Program> make_program(std::string name, std::shared_ptr<pjrt::Ex
       bytes *= d;
     }
     program->output_bytes += bytes;
+    if (spec.grown > 0 && spec.output >= 0) {
+      program->most_rows = std::min(program->most_rows, spec.dims[0] - spec.grown);
+    }
     program->tensors.push_back(std::move(spec));
   }
   for (const auto& item : writes) {

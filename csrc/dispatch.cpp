@@ -164,13 +164,15 @@ void run_op(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     Call call;
     ProgramPtr program;
     Outputs outputs;
+    bool exact = false;  // operands with padded rows must enter with their true number
     scan(op, *stack, call);
     check_device(call.device);
     {
       std::lock_guard<std::mutex> lock(launch_lock(call.device));
       read(op, *stack, with_rows, call);
       program = cache().find(call.key);
-      if (program != nullptr && !program->specialise && !program->fallback) {
+      exact = program != nullptr && (program->specialise || call.rows > program->most_rows);
+      if (program != nullptr && !exact && !program->fallback) {
         outputs = launch(*program, call, *stack);
       }
     }
@@ -180,7 +182,7 @@ void run_op(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
       continue;
     }
     count_memory_hit();
-    if (program->specialise) {
+    if (exact) {
       with_rows = false;
       continue;
     }

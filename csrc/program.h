@@ -65,6 +65,7 @@ struct Program {
   std::vector<BoundsCheck> checks;
   uint64_t random_numbers = 0;    // how many the program draws
   int64_t output_bytes = 0;       // of new tensors, for the memory check
+  int64_t most_rows = INT64_MAX;  // what grows by rows writes them behind the operand's: its buffer has room for so many
   bool specialise = false;        // no program for padded rows: look up again with exact sizes
   bool fallback = false;          // no lowering: the user asked for the CPU
 };

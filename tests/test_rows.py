@@ -135,6 +135,20 @@ def test_masks_behind_other_dimensions() -> None:
     assert torch.equal(x.to("tpu")[:, where.to("tpu")].cpu(), x[:, where])
 
 
+@pytest.mark.parametrize("extra", [2, 6, 7, 12, 40])
+@pytest.mark.parametrize("count", [0, 1, 10, 16])
+def test_rows_joined_to_a_result_of_unknown_size(count: int, extra: int) -> None:
+    """With and without room for them in its buffer: nothing may be written over its own rows."""
+    x, more = torch.randn(64, 3), torch.randn(extra, 3)
+    rows, want = x.to("tpu")[mask(count).to("tpu")], x[mask(count)]
+    there = more.to("tpu")
+    assert torch.equal(torch.cat([rows, there]).cpu(), torch.cat([want, more]))
+    assert torch.equal(torch.cat([rows, there, there]).cpu(), torch.cat([want, more, more]))
+    out = torch.empty(0, device="tpu")
+    assert torch.equal(torch.cat([rows, there], out=out).cpu(), torch.cat([want, more]))
+    assert torch.equal(rows.cpu(), want)
+
+
 def test_counts_whose_number_is_a_value() -> None:
     x = torch.tensor([4, 1, 1, 0])
     for args in (
