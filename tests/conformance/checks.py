@@ -320,9 +320,13 @@ def _check_strides(op: OpInfo, sample: SampleInput, got: Any) -> None:
 def _run(run: Run | OpInfo, sample: SampleInput, device: str = "cpu") -> Any:
     """Run on a device, which is also where ops make tensors from nothing."""
     torch.manual_seed(0)
-    if device != "cpu" and not inputs.tensors(sample):
+    if (
+        device != "cpu"
+        and torch.get_default_device().type == "cpu"
+        and not any(x.dim() for x in inputs.tensors(sample))
+    ):
         with torch.device(device):
-            return _run(run, sample)
+            return _run(run, sample, device)
     return run(sample.input, *sample.args, **sample.kwargs) if isinstance(run, OpInfo) else run(sample)
 
 
