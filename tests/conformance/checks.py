@@ -67,8 +67,14 @@ def _layout(op: OpInfo, dtype: torch.dtype) -> int:
     count = 0
     for sample in inputs.samples(op, dtype, inputs.FEW):
         for name, changed in inputs.laid_out(sample):
-            with _naming(name):
-                count += _same(op, op, changed, strides=name not in ("0-d", "empty"))
+            try:
+                with _naming(name):
+                    count += _same(op, op, changed, strides=name not in ("0-d", "empty"))
+            except Wrong as wrong:
+                # What the op updates is expanded: some CPU kernels don't refuse that, and leave what the order of their
+                # writes gives.
+                if name != "expanded" or "more than one element of the written-to tensor" not in str(wrong):
+                    raise
     return count
 
 
@@ -113,13 +119,28 @@ def _out(op: OpInfo, dtype: torch.dtype) -> int:
         expected = _attempt(op, copied(sample))[0]
         if expected is not None and all(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(expected)):
             for name, make in _OUTS.items():
-                with _naming(name):
-                    count += _same(op, functools.partial(_into, op, expected, make), sample)
+                run = functools.partial(_into, op, expected, make)
+                if make is not _strided_out or _writes_where_asked(run, expected, sample):
+                    with _naming(name):
+                        count += _same(op, run, sample)
     return count
+
+
+def _writes_where_asked(run: Run, expected: Any, sample: SampleInput) -> bool:
+    """False if the CPU itself gives another result with strides than without: some of its kernels (avg_pool3d, gelu)
+    take `out` for contiguous."""
+    written, _ = _attempt(run, copied(sample))
+    try:
+        torch.testing.assert_close(None if written is None else written[0], expected, equal_nan=True)
+    except AssertionError:
+        return written is None
+    return True
 
 
 def _into(op: OpInfo, like: Any, make: Callable[..., torch.Tensor], sample: SampleInput) -> Any:
     device = next((x.device for x in inputs.tensors(sample)), torch.get_default_device())
+    if any(x.dtype in (torch.float64, torch.complex128) for x in inputs.tensors(sample)):
+        like = pytree.tree_map(lambda x: x.to(inputs._double(x.dtype)), like)  # the run in double precision
     outs = pytree.tree_map(lambda x: make(x, device), like)
     before = [x.data_ptr() for x in pytree.tree_leaves(outs)]
     result = op(sample.input, *sample.args, **sample.kwargs, out=outs)
@@ -207,7 +228,7 @@ def _jvp(op: OpInfo, dtype: torch.dtype) -> int:
 
     def run(sample: SampleInput) -> Any:
         leaves, spec = pytree.tree_flatten((sample.input, tuple(sample.args), dict(sample.kwargs)))
-        at = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) and x.dtype == dtype]
+        at = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) and x.is_floating_point()]
 
         def function(*primals: torch.Tensor) -> Any:
             mixed = list(leaves)
@@ -271,11 +292,18 @@ def _same(op: OpInfo, run: Run | OpInfo, sample: SampleInput, strides: bool = Fa
 
 def _comparable(op: OpInfo, run: Run | OpInfo, sample: SampleInput, got: Any, expected: Any) -> tuple[Any, Any]:
     """Results that are determined up to a sign, a phase or a basis, brought to what is determined."""
+    if run is op and op.name in _SAVED_STATISTICS:
+        # The CPU saves them in the dtype of the input, and none when it evaluates; all other devices, and fake tensors,
+        # promise them in that of the computation, those given when it evaluates.
+        if not expected[1].numel():
+            return got[:1], expected[:1]
+        return [x.to(e.dtype) for x, e in zip(got, expected, strict=True)], expected
     if run is not op or op.name not in _UP_TO_A_BASIS:
         return got, expected
     return sample.output_process_fn_grad(got), sample.output_process_fn_grad(expected)
 
 
+_SAVED_STATISTICS = frozenset({"native_batch_norm", "_native_batch_norm_legit", "native_layer_norm"})
 _UP_TO_A_BASIS = frozenset(
     {"svd", "linalg.svd", "svd_lowrank", "pca_lowrank", "linalg.eigh", "linalg.eig", "symeig", "lobpcg"}
 )

@@ -29,3 +29,13 @@ def test_histogram_of_points() -> None:
     check(aten._histogramdd_bin_edges.default, points, [3, 2], range=[-1, 1, 0, 3])
     check(aten._histogramdd_from_bin_cts.default, points, [3, 2], weight=w, density=True)
     check(aten._histogramdd_from_bin_tensors.default, points, [torch.tensor([-1.0, 0, 3]), torch.arange(-2.0, 2)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_histc(dtype: torch.dtype) -> None:
+    x = X.to(dtype)
+    check(aten.histc.default, x, 7)
+    check(aten.histc.default, x, 4, -1, 0.5)
+    check(aten.histc.default, torch.tensor([1, 1, 2], dtype=dtype), 2, 1, 2)
+    check(aten.histc.default, torch.ones(3, dtype=dtype), 3)
+    check(aten.histc.default, torch.zeros(0, dtype=dtype), 3)

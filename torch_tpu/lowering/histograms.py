@@ -7,6 +7,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from . import dtypes
 from ._jax import jnp, lax
 from .creation import even
 from .registry import lowers
@@ -23,6 +24,22 @@ def histogram(x: Any, bins: int, *, range: Sequence[float] | None, weight: Any, 
 @lowers("aten::histogram.bins_tensor")
 def histogram_of_edges(x: Any, bins: Any, *, weight: Any, density: bool) -> tuple[Any, Any]:
     return _counts(x.reshape(-1, 1), [bins], weight, density), bins
+
+
+@lowers("aten::histc")
+def histc(x: Any, bins: int, low: float, high: float) -> Any:
+    """The number of elements in each of `bins` equal parts of [low, high], of the values' own range if those are equal."""
+    if low > high:
+        raise ValueError("torch.histc: max must be larger than min")
+    x = x.reshape(-1)
+    low, high = jnp.asarray(low, x.dtype), jnp.asarray(high, x.dtype)
+    if x.size:
+        own = low == high
+        low, high = jnp.where(own, x.min(), low), jnp.where(own, x.max(), high)
+    flat = low == high
+    low, high = jnp.where(flat, low - 1, low), jnp.where(flat, high + 1, high)
+    where = jnp.clip(((x - low) * bins / (high - low)).astype(jnp.int32), 0, bins - 1)
+    return jnp.zeros(bins, x.dtype).at[where].add(((x >= low) & (x <= high)).astype(x.dtype))
 
 
 @lowers("aten::_histogramdd_bin_edges")
@@ -51,7 +68,7 @@ def _edges(points: Any, bins: Sequence[int], limits: Sequence[float] | None) -> 
         low, high = points.min(0), points.max(0)
     flat = low == high
     low, high = jnp.where(flat, low - 0.5, low), jnp.where(flat, high + 0.5, high)
-    return [even(low[d], high[d], n + 1) for d, n in enumerate(bins)]
+    return [even(low[d], high[d], n + 1, dtypes.to_torch(points.dtype)) for d, n in enumerate(bins)]
 
 
 def _counts(points: Any, edges: Sequence[Any], weight: Any, density: bool) -> Any:

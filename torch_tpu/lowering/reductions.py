@@ -254,6 +254,14 @@ def _power(x: Any, exponent: float) -> Any:
     return lax.pow(x, np.asarray(exponent, x.dtype))
 
 
+@lowers("aten::renorm")
+def renorm(x: Any, p: float, dim: int, maxnorm: float) -> Any:
+    """x, its slices along `dim` whose norm is above `maxnorm` scaled down to it."""
+    norms = norm(x, p, tuple(i for i in range(x.ndim) if i != dim % x.ndim), True)
+    factor = jnp.where(norms > maxnorm, maxnorm / (norms + 1e-7), 1)
+    return x * factor.astype(x.dtype)
+
+
 @lowers("aten::dist")
 def dist(x: Any, y: Any, p: float) -> Any:
     return _result(norm(x - y, p, axes(None, max(x.ndim, y.ndim))))
