@@ -484,7 +484,7 @@ def standard_gamma_grad(alpha: Any, sample: Any) -> Any:
 
 @lowers("aten::_dirichlet_grad")
 def dirichlet_grad(sample: Any, alpha: Any, total: Any) -> Any:
-    """dx/da / (1 - x) of x ~ Beta(a, b), implicitly: -(dI_x(a, b) / da) / pdf(x), the derivative by central differences.
+    """dx/da / (1 - x) of x ~ Beta(a, b), implicitly: -(dI_x(a, b) / da) / pdf(x), the slope by central differences.
 
     PyTorch's kernel has series and fitted polynomials for it, which are right to one part in a thousand.
     """
