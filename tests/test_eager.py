@@ -213,6 +213,41 @@ def test_out_forms(fn: Callable[[Tensor, Tensor], Any]) -> None:
     on_both(fn, X, torch.full((3, 4), 9.0))
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, o: torch.copysign(x, -2.5, out=o),
+        lambda x, o: torch.fmod(x, 2.5, out=o),
+        lambda x, o: torch.fmod(x[0, 0].half(), 2.5, out=o),
+        lambda x, o: torch.special.zeta(2.5, x.abs() + 1, out=o),
+        lambda x, o: torch.special.xlog1py(x.long(), 2.5, out=o),
+        lambda x, o: torch.copysign(x.long(), 2, out=o.long()),
+    ],
+)
+def test_out_forms_with_a_number_for_a_tensor(fn: Callable[[Tensor, Tensor], Any]) -> None:
+    on_both(fn, X, X[:0])
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, o: torch.cholesky_inverse(torch.eye(3, device=x.device) + 1, out=o),
+        lambda x, o: torch.linalg.qr(x, mode="r", out=(o, x.new_empty(0)))[1],
+        lambda x, o: torch.geqrf(x, out=(o, o.clone())),
+        lambda x, o: torch.linalg.inv(x @ x.mT + torch.eye(3, device=x.device), out=o),
+        lambda x, o: torch.linalg.solve(x[:, :3] + 9, x, out=o),
+        lambda x, o: torch.add(x.mT, 1, out=o),
+        lambda x, o: torch.baddbmm(x[None], x[None, :, :3], x[None], out=o),
+    ],
+)
+def test_resized_outs_have_the_strides_of_new_results(fn: Callable[[Tensor, Tensor], Any]) -> None:
+    def run(x: Tensor) -> Any:
+        result = fn(x, torch.empty(0, device=x.device))
+        return result, [r.stride() for r in ([result] if isinstance(result, Tensor) else result)]
+
+    on_both(run, X, atol=1e-4, rtol=1e-4)
+
+
 def test_foreach() -> None:
     def run(xs: list[Tensor], ys: list[Tensor]) -> Any:
         torch._foreach_add_(xs, ys, alpha=2)

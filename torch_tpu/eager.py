@@ -191,8 +191,10 @@ class _Build:
             self.out = self._run(self.op, self.metas)
         except NotImplementedError:
             self._meta_from_fakes()
+        made = self.pure_out if self.functional else self.out
+        self.pure_out = layouts.as_promised(self.pure, self.metas, made)
         if self.functional is None:
-            self.pure_out = self.out = layouts.as_promised(self.op, self.metas, self.out)
+            self.out = self.pure_out
 
     def _meta_from_fakes(self) -> None:
         """Ops without a C++ shape function: PyTorch's fake rules and decompositions, or else our lowering."""
@@ -238,9 +240,23 @@ class _Build:
 
     def _stand_ins(self, make: Callable[[Any], Any], device: str) -> list[Any]:
         made = {id(x): make(x) for x in (*self.operands, *self.scalars)}
+        tensor = next((t for t in made.values() if isinstance(t, torch.Tensor)), None)
+        for x in self._numbers_as_tensors() if tensor is not None else ():
+            made[id(x)] = tensor.new_empty((), dtype=torch.result_type(tensor, x.value))
         return [
             torch.device(device) if n == "device" else pytree.tree_map(lambda x: made.get(id(x), x), v)
             for n, v in zip(self.names, self.values, strict=True)
+        ]
+
+    def _numbers_as_tensors(self) -> list[ScalarOperand]:
+        """Numbers that C++ wrapped as tensors and that Python can't pass to this op as such."""
+        if torch._C._should_allow_numbers_as_tensors(self.op._opname):
+            return []
+        kinds = (str(a.type) for a in self.op._schema.arguments)
+        return [
+            v
+            for v, kind in zip(self.values, kinds, strict=True)
+            if isinstance(v, ScalarOperand) and v.is_number and "Tensor" in kind
         ]
 
     def _refuse_overlapping_writes(self) -> None:
@@ -264,6 +280,7 @@ class _Build:
         self.writes: list[tuple[TensorOperand, torch.Tensor, int]] = []
         self.resizes = []
         flat_positions = [] if self.dynamic else self._positions(self.pure_out)
+        outs = {a.name for a in self.op._schema.arguments if a.is_out}
         if self.functional is not None:
             for argument, result in self.functional.writes:
                 operands, fakes = by_name[argument]
@@ -271,8 +288,12 @@ class _Build:
                 for (operand, fake), position in zip(pairs, flat_positions[result], strict=True):
                     if operand is None:
                         continue
-                    errors.check_cast(self._flat_out(position), operand.dtype)
-                    if tuple(fake.shape) != operand.sizes_in(self.storages[operand.storage]):
+                    promised = self._flat_out(position)
+                    errors.check_cast(promised.dtype, operand.dtype)
+                    before = operand.sizes_in(self.storages[operand.storage])
+                    if argument in outs and tuple(promised.shape) != before:
+                        fake = self._resized_fake(fake, promised)
+                    if tuple(fake.shape) != before:
                         self.resizes.append((operand.index, list(fake.shape), list(fake.stride())))
                         operand = self._resized(operand, fake)
                     self.writes.append((operand, fake, position))
@@ -358,8 +379,17 @@ class _Build:
             outputs.append(bounds.worst(check))
         return told
 
-    def _flat_out(self, position: int) -> torch.dtype:
-        return pytree.tree_leaves(self.pure_out, is_leaf=lambda x: x is None)[position].dtype
+    def _flat_out(self, position: int) -> torch.Tensor:
+        return pytree.tree_leaves(self.pure_out, is_leaf=lambda x: x is None)[position]
+
+    def _resized_fake(self, fake: torch.Tensor, promised: torch.Tensor) -> torch.Tensor:
+        """An `out=` tensor, run on as `fake`, as it is once resized to what is promised.
+
+        C++ gives it the strides of a new result. Shape functions in Python make it contiguous; some ops have none.
+        """
+        if fake.shape == promised.shape and torch._C.DispatchKey.Meta not in self.op.py_kernels:
+            return fake
+        return torch.empty_strided(promised.shape, promised.stride(), dtype=fake.dtype, device="meta")
 
     def _results(self, arguments: list[Any], context: Context) -> tuple[list[Any], dict[int, Any]]:
         """The functional op's results, flat, and the true row counts of those of unknown size."""

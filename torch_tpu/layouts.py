@@ -1,4 +1,4 @@
-"""Memory formats PyTorch's shape functions don't know for this backend."""
+"""Memory formats PyTorch's shape functions don't know for this backend, or that have no shape function."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
         wanted = torch.channels_last if out.ndim == 4 else torch.channels_last_3d
         follows = any(_suggests(t, wanted) for t in args[:2])
         return torch.empty_like(out, memory_format=wanted if follows else torch.contiguous_format)
+    if op.name() == "aten::geqrf":
+        factors, tau = out
+        return factors.mT.contiguous().mT, tau
     if op.name() == "aten::_ctc_loss":
         # The lengths of the targets are values of the program: they must not be in the shape of log alpha.
         steps, batch, _ = args[0].shape
