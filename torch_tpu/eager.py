@@ -33,13 +33,15 @@ from .views import WHOLE, ScalarOperand, Storage, TensorOperand, read, storage_o
 
 __all__ = ["OpInfo", "ScalarOperand", "Storage", "TensorOperand", "build", "op_info", "ops_to_register"]
 
-# Composite ops that stay as PyTorch composes them: they make storages or follow a `device` argument.
+# Composite ops that stay as PyTorch composes them: they make storages, follow a `device` argument, or give results that share
+# a storage though their schemas do not say so.
 _COMPOSED = frozenset(
     f"aten::{n}"
     for n in (
         *("empty_like", "empty_permuted", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"),
         *("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "randint_like.low_dtype"),
         *("lift", "lift_fresh"),
+        *("_unsafe_view", "unsafe_split.Tensor", "unsafe_split_with_sizes"),
     )
 )
 _INDEXING = frozenset(

@@ -24,7 +24,7 @@ def raise_as_on_cpu(error: Exception, op: OpOverload, args: list[Any], kwargs: d
 
 
 def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Raise the CPU's error for what some shape functions let pass: dimensions out of range, float indices."""
+    """Raise the CPU's error for what some shape functions let pass: dims out of range, float indices, mixed dtypes."""
     named = {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
     this, dims = named.get("self"), named.get("dim")
     if isinstance(this, torch.Tensor) and dims is not None:
@@ -33,10 +33,16 @@ def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -
     else:
         wrong = False
     indices = pytree.tree_leaves((named.get("index"), named.get("indices")))
-    wrong = wrong or any(isinstance(i, torch.Tensor) and (i.is_floating_point() or i.is_complex()) for i in indices)
-    said = _said_by_cpu(op, args, kwargs) if wrong else None
-    if said is not None:
+    wrong = wrong or any(isinstance(i, torch.Tensor) and _is_inexact(i) for i in indices)
+    inexact = {x.dtype for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and _is_inexact(x)}
+    said = _said_by_cpu(op, args, kwargs) if wrong or len(inexact) > 1 else None
+    # Zeros may be wrong where other values are not: of mixed dtypes only what is said of dtypes counts.
+    if said is not None and (wrong or "type" in str(said)):
         raise said
+
+
+def _is_inexact(x: torch.Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
 
 
 def _said_by_cpu(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Exception | None:

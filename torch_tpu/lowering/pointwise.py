@@ -402,7 +402,8 @@ def copysign(x: Any, y: Any) -> Any:
 
 @lowers("aten::nextafter", rows="pointwise")
 def nextafter(x: Any, y: Any) -> Any:
-    return lax.nextafter(*jnp.broadcast_arrays(x, y))
+    dtype = dtypes.result_type(x, y)  # the neighbour is one in this type, not in a wider one
+    return lax.nextafter(*jnp.broadcast_arrays(dtypes.as_array(x, dtype), dtypes.as_array(y, dtype)))
 
 
 @pointwise("aten::heaviside")
