@@ -33,8 +33,8 @@ from .views import WHOLE, ScalarOperand, Storage, TensorOperand, read, storage_o
 
 __all__ = ["OpInfo", "ScalarOperand", "Storage", "TensorOperand", "build", "op_info", "ops_to_register"]
 
-# Composite ops that stay as PyTorch composes them: they make storages, follow a `device` argument, or give results that share
-# a storage though their schemas do not say so.
+# Composite ops that stay as PyTorch composes them: they make storages, follow a `device` argument, or their results share
+# a storage, which their schemas do not say.
 _COMPOSED = frozenset(
     f"aten::{n}"
     for n in (
