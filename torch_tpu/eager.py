@@ -33,8 +33,8 @@ from .views import WHOLE, ScalarOperand, Storage, TensorOperand, read, storage_o
 
 __all__ = ["OpInfo", "ScalarOperand", "Storage", "TensorOperand", "build", "op_info", "ops_to_register"]
 
-# Composite ops that stay as PyTorch composes them: they make storages, follow a `device` argument, or their results share
-# a storage, which their schemas do not say.
+# Composite ops that stay as PyTorch composes them: they make storages, follow a `device` argument, or their results are
+# views, which their schemas do not say.
 _COMPOSED = frozenset(
     f"aten::{n}"
     for n in (
@@ -294,7 +294,7 @@ class _Build:
                     errors.check_cast(promised.dtype, operand.dtype)
                     before = operand.sizes_in(self.storages[operand.storage])
                     if argument in outs and tuple(promised.shape) != before:
-                        fake = self._resized_fake(fake, promised)
+                        fake = layouts.resized(self.op, fake, promised)
                     if tuple(fake.shape) != before:
                         self.resizes.append((operand.index, list(fake.shape), list(fake.stride())))
                         operand = self._resized(operand, fake)
@@ -383,15 +383,6 @@ class _Build:
 
     def _flat_out(self, position: int) -> torch.Tensor:
         return pytree.tree_leaves(self.pure_out, is_leaf=lambda x: x is None)[position]
-
-    def _resized_fake(self, fake: torch.Tensor, promised: torch.Tensor) -> torch.Tensor:
-        """An `out=` tensor, run on as `fake`, as it is once resized to what is promised.
-
-        C++ gives it the strides of a new result. Shape functions in Python make it contiguous; some ops have none.
-        """
-        if fake.shape == promised.shape and torch._C.DispatchKey.Meta not in self.op.py_kernels:
-            return fake
-        return torch.empty_strided(promised.shape, promised.stride(), dtype=fake.dtype, device="meta")
 
     def _results(self, arguments: list[Any], context: Context) -> tuple[list[Any], dict[int, Any]]:
         """The functional op's results, flat, and the true row counts of those of unknown size."""

@@ -33,5 +33,20 @@ def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
     return out
 
 
+# The CPU's kernels copy a transform to an `out=` tensor that they made contiguous.
+_CONTIGUOUS_OUTS = frozenset({"aten::_fft_c2c.out", "aten::_fft_r2c.out", "aten::_fft_c2r.out"})
+
+
+def resized(op: OpOverload, fake: torch.Tensor, promised: torch.Tensor) -> torch.Tensor:
+    """An `out=` tensor, which running `op` without data left as `fake`, as it is once resized to what is promised.
+
+    C++ gives it the strides of a new result. Shape functions in Python make it contiguous; some ops have none.
+    """
+    right = torch._C.DispatchKey.Meta not in op.py_kernels or op.name() in _CONTIGUOUS_OUTS
+    if right and fake.shape == promised.shape:
+        return fake
+    return torch.empty_strided(promised.shape, promised.stride(), dtype=fake.dtype, device="meta")
+
+
 def _suggests(tensor: torch.Tensor, wanted: torch.memory_format) -> bool:
     return tensor.ndim in (4, 5) and tensor.is_contiguous(memory_format=wanted) and not tensor.is_contiguous()
