@@ -189,6 +189,7 @@ def test_in_place_forms_return_their_operand() -> None:
     values, places = torch.empty(3, device="tpu"), torch.empty(3, dtype=torch.long, device="tpu")
     made = torch.max(x, 1, out=(values, places))
     assert made.values is values and made.indices is places
+    assert x.abs_().polygamma_(1) is x  # the functional form is polygamma(1, x)
     assert x.relu_() is x and torch.relu_(x) is x and F.relu(x, inplace=True) is x
 
 
