@@ -487,6 +487,17 @@ def test_metadata_ops_launch_nothing() -> None:
     assert all(v.device.type == "tpu" for v in views)
 
 
+def test_views_that_schemas_do_not_call_views() -> None:
+    def run(x: Tensor, other: Tensor) -> Any:
+        out = torch.empty(8, 12, device=x.device)
+        torch.kron(x, other, out=out)
+        for part in (*torch.unsafe_chunk(x, 2), *torch.unsafe_split(x, [1, 3], 1), torch.ops.aten._unsafe_view(x, [8])):
+            part.mul_(2)
+        return out
+
+    on_both(run, torch.arange(8.0).view(2, 4), torch.arange(12.0).view(4, 3))
+
+
 def test_version_counters_move_as_on_cpu() -> None:
     for device in ("cpu", "tpu"):
         x = torch.ones(3, device=device)

@@ -33,7 +33,8 @@ from .views import WHOLE, ScalarOperand, Storage, TensorOperand, read, storage_o
 
 __all__ = ["OpInfo", "ScalarOperand", "Storage", "TensorOperand", "build", "op_info", "ops_to_register"]
 
-# Composite ops that stay as PyTorch composes them: they make storages or follow a `device` argument.
+# Composite ops that stay as PyTorch composes them: they make storages, follow a `device` argument, or their results are
+# views, which their schemas do not say.
 _COMPOSED = frozenset(
     f"aten::{n}"
     for n in (
@@ -42,7 +43,7 @@ _COMPOSED = frozenset(
         # CPU's own form checks the number as `fill_` does.
         *("lift", "lift_fresh", "full"),
         # These share storage with their input although their schemas don't say so, or copy what is no view.
-        *("unsafe_split.Tensor", "unsafe_split_with_sizes", "view_copy"),
+        *("_unsafe_view", "unsafe_split.Tensor", "unsafe_split_with_sizes", "view_copy"),
     )
 )
 _INDEXING = frozenset(
@@ -209,8 +210,10 @@ class _Build:
             self.out = self._run(self.op, self.metas)
         except NotImplementedError:
             self._meta_from_fakes()
+        made = self.pure_out if self.functional else self.out
+        self.pure_out = layouts.as_promised(self.pure, self.metas, made)
         if self.functional is None:
-            self.pure_out = self.out = layouts.as_promised(self.op, self.metas, self.out)
+            self.out = self.pure_out
 
     def _meta_from_fakes(self) -> None:
         """Ops without a C++ shape function: PyTorch's fake rules and decompositions, or else our lowering."""
@@ -256,9 +259,23 @@ class _Build:
 
     def _stand_ins(self, make: Callable[[Any], Any], device: str) -> list[Any]:
         made = {id(x): make(x) for x in (*self.operands, *self.scalars)}
+        tensor = next((t for t in made.values() if isinstance(t, torch.Tensor)), None)
+        for x in self._numbers_as_tensors() if tensor is not None else ():
+            made[id(x)] = tensor.new_empty((), dtype=torch.result_type(tensor, x.value))
         return [
             torch.device(device) if n == "device" else pytree.tree_map(lambda x: made.get(id(x), x), v)
             for n, v in zip(self.names, self.values, strict=True)
+        ]
+
+    def _numbers_as_tensors(self) -> list[ScalarOperand]:
+        """Numbers that C++ wrapped as tensors and that Python can't pass to this op as such."""
+        if torch._C._should_allow_numbers_as_tensors(self.op._opname):
+            return []
+        kinds = (str(a.type) for a in self.op._schema.arguments)
+        return [
+            v
+            for v, kind in zip(self.values, kinds, strict=True)
+            if isinstance(v, ScalarOperand) and v.is_number and "Tensor" in kind
         ]
 
     def _refuse_overlapping_writes(self) -> None:
@@ -282,6 +299,7 @@ class _Build:
         self.writes: list[tuple[TensorOperand, torch.Tensor, int]] = []
         self.resizes = []
         flat_positions = [] if self.dynamic else self._positions(self.pure_out)
+        outs = {a.name for a in self.op._schema.arguments if a.is_out}
         if self.functional is not None:
             for argument, result in self.functional.writes:
                 operands, fakes = by_name[argument]
@@ -289,8 +307,12 @@ class _Build:
                 for (operand, fake), position in zip(pairs, flat_positions[result], strict=True):
                     if operand is None:
                         continue
-                    errors.check_cast(self._flat_out(position), operand.dtype)
-                    if tuple(fake.shape) != operand.sizes_in(self.storages[operand.storage]):
+                    promised = self._flat_out(position)
+                    errors.check_cast(promised.dtype, operand.dtype)
+                    before = operand.sizes_in(self.storages[operand.storage])
+                    if argument in outs and tuple(promised.shape) != before:
+                        fake = layouts.resized(self.op, fake, promised)
+                    if tuple(fake.shape) != before:
                         self.resizes.append((operand.index, list(fake.shape), list(fake.stride())))
                         operand = self._resized(operand, fake)
                     self.writes.append((operand, fake, position))
@@ -376,8 +398,8 @@ class _Build:
             outputs.append(bounds.worst(check))
         return told
 
-    def _flat_out(self, position: int) -> torch.dtype:
-        return pytree.tree_leaves(self.pure_out, is_leaf=lambda x: x is None)[position].dtype
+    def _flat_out(self, position: int) -> torch.Tensor:
+        return pytree.tree_leaves(self.pure_out, is_leaf=lambda x: x is None)[position]
 
     def _results(self, arguments: list[Any], context: Context) -> tuple[list[Any], dict[int, Any]]:
         """The functional op's results, flat, and the true row counts of those of unknown size."""

@@ -26,7 +26,7 @@ def raise_as_on_cpu(error: Exception, op: OpOverload, args: list[Any], kwargs: d
 
 
 def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Raise the CPU's error for what some shape functions let pass: dimensions out of range, float indices."""
+    """Raise the CPU's error for what some shape functions let pass: dims out of range, float indices, mixed dtypes."""
     named = {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
     this, dims = named.get("self"), named.get("dim")
     if isinstance(this, torch.Tensor) and dims is not None:
@@ -35,11 +35,19 @@ def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -
     else:
         wrong = False
     indices = pytree.tree_leaves((named.get("index"), named.get("indices")))
-    wrong = wrong or any(isinstance(i, torch.Tensor) and (i.is_floating_point() or i.is_complex()) for i in indices)
+    wrong = wrong or any(isinstance(i, torch.Tensor) and _is_inexact(i) for i in indices)
     wrong = wrong or op._schema.name.removesuffix("_") in _CHECKED_BY_KERNELS
-    said = _said_by_cpu(op, args, kwargs) if wrong else None
-    if said is not None:
+    inexact = {x.dtype for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and _is_inexact(x)}
+    # What autograd calls is as it must be, though the CPU may keep other dtypes for it.
+    mixed = len(inexact) > 1 and "backward" not in op.name()
+    said = _said_by_cpu(op, args, kwargs) if wrong or mixed else None
+    # The made-up values may be wrong where others are not: of mixed dtypes only what is said of dtypes counts.
+    if said is not None and (wrong or "type" in str(said)):
         raise said
+
+
+def _is_inexact(x: torch.Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
 
 
 # Ops whose kernels refuse what their shape functions let pass.

@@ -228,12 +228,13 @@ def in_double(sample: SampleInput) -> SampleInput:
     """A sample with its floating-point tensors, and dtypes asked for, in double precision."""
 
     def dtype(x: Any) -> Any:
-        return _double(x) if isinstance(x, torch.dtype) else x
+        return double(x) if isinstance(x, torch.dtype) else x
 
-    return _mapped(copied(sample), lambda x: x.detach().to(_double(x.dtype)), dtype)
+    return _mapped(copied(sample), lambda x: x.detach().to(double(x.dtype)), dtype)
 
 
-def _double(dtype: torch.dtype) -> torch.dtype:
+def double(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the same kind in double precision."""
     if dtype.is_complex:
         return torch.complex128
     return torch.float64 if dtype.is_floating_point else dtype
