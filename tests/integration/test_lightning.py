@@ -11,10 +11,40 @@ import torch.nn.functional as F
 pytest.importorskip("lightning")
 
 import lightning
-from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.accelerators import Accelerator, CPUAccelerator
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
+
+
+class TpuAccelerator(Accelerator):
+    """What Lightning asks to be told of a device that it doesn't know (its own "tpu" is another package's)."""
+
+    def setup_device(self, device: torch.device) -> None:
+        torch.tpu.set_device(device)
+
+    def teardown(self) -> None:
+        torch.tpu.empty_cache()
+
+    @staticmethod
+    def parse_devices(devices: int) -> int:
+        return devices
+
+    @staticmethod
+    def get_parallel_devices(devices: int) -> list[torch.device]:
+        return [torch.device("tpu", i) for i in range(devices)]
+
+    @staticmethod
+    def auto_device_count() -> int:
+        return torch.tpu.device_count()
+
+    @staticmethod
+    def is_available() -> bool:
+        return torch.tpu.is_available()
+
+    @staticmethod
+    def name() -> str:
+        return "torch_tpu"
 
 
 class Regression(lightning.LightningModule):
@@ -39,10 +69,11 @@ def fit(device: str, folder: Path, precision: str = "32", checkpoint: str | None
     lightning.seed_everything(1, verbose=False)
     x = torch.randn(32, 4)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8)
+    accelerator = TpuAccelerator if device == "tpu" else CPUAccelerator
     plugins = [] if precision == "32" else [MixedPrecision("bf16-mixed", device)]
     model = Regression()
     trainer = lightning.Trainer(
-        strategy=SingleDeviceStrategy(torch.device(device), accelerator=CPUAccelerator()),
+        strategy=SingleDeviceStrategy(torch.device(device), accelerator=accelerator()),
         max_epochs=2 if checkpoint is None else 3,
         default_root_dir=folder,
         gradient_clip_val=1.0,

@@ -16,9 +16,9 @@ from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
-    losses,
 )
-from sentence_transformers.models import Pooling, Transformer
+from sentence_transformers.sentence_transformer import losses
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from tiny import sentences, tokenizer
 from transformers import BertConfig, BertModel
 

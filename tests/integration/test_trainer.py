@@ -38,7 +38,7 @@ OPTIONS = {
     "float32": {},
     "fused": {"optim": "adamw_torch_fused"},
     "bf16": {"bf16": True},
-    "checkpointing": {"gradient_checkpointing": True, "gradient_accumulation_steps": 2},
+    "checkpointing": {"activation_checkpointing": True, "gradient_accumulation_steps": 2},
 }
 
 

@@ -20,7 +20,7 @@ from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 On = Callable[[str], AbstractContextManager[None]]
 COMMON: dict[str, Any] = {
     "max_steps": 2, "per_device_train_batch_size": 4, "logging_steps": 1, "report_to": [], "save_strategy": "no",
-    "disable_tqdm": True, "learning_rate": 1e-2, "bf16": False, "gradient_checkpointing": False,
+    "disable_tqdm": True, "learning_rate": 1e-2, "bf16": False, "activation_checkpointing": False,
 }  # fmt: skip
 
 
