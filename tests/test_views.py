@@ -551,3 +551,18 @@ def test_base_of_a_view_stays_alive() -> None:
 )
 def test_wrong_views_raise_as_on_cpu(run: Callable[[Tensor], Any]) -> None:
     on_both(run, torch.arange(24.0).reshape(4, 6))
+
+
+@pytest.mark.parametrize(
+    "split", [lambda x: x.unsafe_chunk(2), lambda x: x.unsafe_split(1), lambda x: x.unsafe_split_with_sizes([1, 3])]
+)
+def test_parts_that_are_no_views_share_memory(split):
+    def write(x):
+        split(x)[0].zero_()
+        return x
+
+    on_both(write, torch.arange(8.0).reshape(4, 2))
+
+
+def test_view_copy_of_what_has_no_view():
+    on_both(lambda x: torch.view_copy(x, (6,)), torch.arange(6.0).reshape(2, 3).t())

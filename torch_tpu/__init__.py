@@ -36,6 +36,9 @@ def _register() -> None:
     _C.set_debug_mode(_setting("TORCH_TPU_MODE", "strict", "debug") == "debug")
     torch.set_autocast_dtype("tpu", torch.bfloat16)
     torch.backends.tpu = device.Backend()
+    if device.is_available():
+        # accelerate doesn't ask for this device by itself, while the Trainer of transformers does: let them agree.
+        os.environ.setdefault("ACCELERATE_TORCH_DEVICE", "tpu")
 
 
 def _setting(name: str, *allowed: str) -> str:

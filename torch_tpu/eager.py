@@ -40,8 +40,10 @@ _COMPOSED = frozenset(
     for n in (
         *("empty_like", "empty_permuted", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"),
         *("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "randint_like.low_dtype"),
-        *("lift", "lift_fresh"),
-        *("_unsafe_view", "unsafe_split.Tensor", "unsafe_split_with_sizes"),
+        # CPU's own form checks the number as `fill_` does.
+        *("lift", "lift_fresh", "full"),
+        # These share storage with their input although their schemas don't say so, or copy what is no view.
+        *("_unsafe_view", "unsafe_split.Tensor", "unsafe_split_with_sizes", "view_copy"),
     )
 )
 _INDEXING = frozenset(
@@ -69,12 +71,13 @@ class OpInfo:
     """What the core must know of an op before it has a program.
 
     runtime: names of numeric arguments that are runtime values. rows: operands with padded rows may enter whole.
-    host_indices: index tensors may lie on the CPU.
+    host_indices: index tensors may lie on the CPU. random: draws from the generator.
     """
 
     runtime: tuple[str, ...]
     rows: bool
     host_indices: bool
+    random: bool
 
 
 def op_info(name: str) -> OpInfo:
@@ -83,7 +86,8 @@ def op_info(name: str) -> OpInfo:
     functional = _functional_name(name)
     rule = RULES.get(functional)
     takes_rows = functional in DYNAMIC_RULES or (rule is not None and rule.rows is not None)
-    return OpInfo(rule.runtime if rule else (), takes_rows, name in _INDEXING)
+    random = rule is not None and rule.random
+    return OpInfo(rule.runtime if rule else (), takes_rows, name in _INDEXING, random)
 
 
 # Composite ops with a gradient formula of their own, which a kernel therefore doesn't lose: one program, not several.
@@ -119,6 +123,8 @@ def build(name: str, values: list[Any], storages: list[Storage], with_rows: bool
     with_rows: some operand has padded rows. fallback: run on the CPU what has no lowering.
     Raises what PyTorch raises for wrong arguments, and NotImplementedError for ops without a lowering.
     """
+    if any(isinstance(x, ScalarOperand) and x.is_number for x in values):
+        _refuse_numbers(name, values)
     key = cache.key(name, values, storages, with_rows)
     stored = cache.load(key)
     if stored is not None:
@@ -137,6 +143,16 @@ def build(name: str, values: list[Any], storages: list[Storage], with_rows: bool
         raise NotImplementedError(str(error)) from None  # without the tracer's frames and notes
     cache.store(key, plan, executable)
     return _program(name, plan, executable)
+
+
+def _refuse_numbers(name: str, values: list[Any]) -> None:
+    """Raise the CPU's error for numbers that an elementwise op doesn't take, such as 300 for uint8 or a negative rate.
+
+    Numbers are no part of a call's signature; how they stand to each other and the dtype is (`put_standing`, call.cpp).
+    """
+    rule = RULES.get(_functional_name(name))
+    if rule is not None and (rule.random or rule.rows == "pointwise"):
+        errors.raise_if_refused(variants.find(name), values, rule.random)
 
 
 def _program(name: str, plan: dict[str, Any], executable: _C.Executable | None) -> _C.Program:
@@ -161,6 +177,7 @@ class _Build:
         self._read_schema()
         try:
             errors.raise_if_doubtful(self.op, *self._call(self.op, self.metas))
+            errors.raise_if_overlapping(self.op, self.values)
             self.meta()
             self.plan()
             return self.lower()
@@ -184,6 +201,9 @@ class _Build:
         """Run the op, and its functional form, without data: PyTorch's errors, shapes, dtypes, strides, aliasing."""
         self._refuse_overlapping_writes()
         if self.dynamic:
+            return
+        if self.op.name() in layouts.SHAPED_BY_THE_LOWERING:
+            self.out = self.pure_out = self._out_from_lowering()
             return
         try:
             # Meta tensors run the C++ that CPU and CUDA run, and give its errors.
@@ -403,6 +423,8 @@ class _Build:
         if count is not None:
             return self._counted(fake, value, count, outputs)
         has_rows = self.with_rows and id(fake) in self._row_outputs(context)
+        if has_rows and not sizes:
+            raise rows.Specialise  # a 0-d result has no rows to leave room in
         dim, grown = context.grown.get(self._position(fake), (0, 0)) if has_rows else (0, 0)
         if value is None or value.size == 0:
             return (-1, dtype, [-1, *sizes[1:]] if has_rows else sizes, strides, [0], -1, grown)

@@ -1,4 +1,4 @@
-"""Memory formats PyTorch's shape functions don't know for this backend, or that have no shape function."""
+"""Where PyTorch's shape functions are not right for this backend, or missing: memory formats, and what they refuse."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from .lowering.ctc import label_count
 _CONVOLUTIONS = frozenset(
     {"aten::convolution", "aten::_convolution", "aten::convolution_overrideable", "aten::_convolution.deprecated"}
 )
+
+# Their shape functions refuse what other devices take: torch._grouped_mm's asks for bfloat16 and CUDA's alignment.
+SHAPED_BY_THE_LOWERING = frozenset({"aten::_grouped_mm"})
 
 
 def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
