@@ -75,13 +75,16 @@ def _layout(op: OpInfo, dtype: torch.dtype) -> int:
 
 
 # Equal rows make a matrix singular: rounding decides which row a factorisation takes as pivot, what the directions of
-# singular values of 0 are, and whether an inverse is large or there is none.
-_OF_REGULAR = frozenset(
-    {"lu", "lu_solve", "svd", "svd_lowrank", "pca_lowrank", "pinverse", "logdet", "qr", "geqrf", "triangular_solve"}
-    | {f"linalg.{n}" for n in ("cond", "det", "eig", "eigh", "inv", "inv_ex", "lstsq", "lu", "lu_factor", "qr", "svd")}
-    | {f"linalg.{n}" for n in ("lu_factor_ex", "lu_solve", "ldl_factor", "ldl_factor_ex", "pinv", "slogdet", "solve")}
-    | {f"linalg.{n}" for n in ("solve_ex", "solve_triangular", "eigvals", "tensorinv", "tensorsolve", "matrix_rank")}
-)
+# singular values of 0 are, whether an inverse is large or there is none; and no Cholesky factor exists.
+_OF_REGULAR = frozenset((
+    "cholesky", "geqrf", "logdet", "lu", "lu_solve", "pca_lowrank", "pinverse", "qr", "svd", "svd_lowrank",
+    "triangular_solve",
+    *(f"linalg.{n}" for n in (
+        "cholesky", "cholesky_ex", "cond", "det", "eig", "eigh", "eigvals", "inv", "inv_ex", "ldl_factor",
+        "ldl_factor_ex", "lstsq", "lu", "lu_factor", "lu_factor_ex", "lu_solve", "matrix_rank", "pinv", "qr",
+        "slogdet", "solve", "solve_ex", "solve_triangular", "svd", "tensorinv", "tensorsolve",
+    )),
+))  # fmt: skip
 
 
 def _backward(op: OpInfo, dtype: torch.dtype) -> int:
@@ -132,11 +135,16 @@ def _out(op: OpInfo, dtype: torch.dtype) -> int:
 
 def _into(op: OpInfo, like: Any, make: Callable[..., torch.Tensor], sample: SampleInput) -> Any:
     device = next((x.device for x in inputs.tensors(sample)), torch.get_default_device())
+    if any(x.dtype in (torch.float64, torch.complex128) for x in inputs.tensors(sample)):
+        # The reference, perhaps: its results are in double precision.
+        like = pytree.tree_map(lambda x: x.to(inputs.double(x.dtype)), like)
     outs = pytree.tree_map(lambda x: make(x, device), like)
     before = [x.data_ptr() for x in pytree.tree_leaves(outs)]
     result = op(sample.input, *sample.args, **sample.kwargs, out=outs)
     kept = [a == x.data_ptr() for a, x in zip(before, pytree.tree_leaves(outs), strict=True)]
     strides = [x.stride() for x in pytree.tree_leaves(outs) if x.numel()]
+    if op.name in _UP_TO_A_BASIS:
+        result, outs = sample.output_process_fn_grad(result), sample.output_process_fn_grad(outs)
     return result, outs, (kept if make is not _resized_out else []), strides
 
 
@@ -209,7 +217,8 @@ def _vmap(op: OpInfo, dtype: torch.dtype) -> int:
 
         def one(x: torch.Tensor) -> Any:
             value, args, kwargs = pytree.tree_unflatten([*leaves[:at], x, *leaves[at + 1 :]], spec)
-            return op(value, *args, **kwargs)
+            out = op(value, *args, **kwargs)
+            return sample.output_process_fn_grad(out) if op.name in _UP_TO_A_BASIS else out
 
         return torch.func.vmap(one, randomness="different")(torch.stack([leaves[at], leaves[at], leaves[at]]))
 
