@@ -29,3 +29,21 @@ def test_histogram_of_points() -> None:
     check(aten._histogramdd_bin_edges.default, points, [3, 2], range=[-1, 1, 0, 3])
     check(aten._histogramdd_from_bin_cts.default, points, [3, 2], weight=w, density=True)
     check(aten._histogramdd_from_bin_tensors.default, points, [torch.tensor([-1.0, 0, 3]), torch.arange(-2.0, 2)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_histc(dtype: torch.dtype) -> None:
+    x = X.to(dtype)
+    check(aten.histc.default, x, 7)
+    check(aten.histc.default, x, 5, -0.5, 1)
+    check(aten.histc.default, torch.tensor([0, 1, 2, 2, 3, 4, 5, float("nan")], dtype=dtype), 5, 0, 4)
+    check(aten.histc.default, torch.ones(3, dtype=dtype), 4)
+    check(aten.histc.default, torch.zeros(0, dtype=dtype), 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
+def test_histc_of_integers(dtype: torch.dtype) -> None:
+    """As on CUDA; the CPU has none."""
+    x = torch.tensor([0, 3, 1, 3, 3, 7, 90], dtype=dtype, device="tpu")
+    counts = torch.histc(x, bins=8, min=0, max=7)
+    assert counts.dtype == dtype and counts.tolist() == [1, 1, 0, 3, 0, 0, 0, 1]

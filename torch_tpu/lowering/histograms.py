@@ -41,6 +41,22 @@ def histogramdd_of_edges(x: Any, bins: Sequence[Any], *, weight: Any, density: b
     return _counts(x.reshape(-1, len(bins)), bins, weight, density)
 
 
+@lowers("aten::histc")
+def histc(x: Any, bins: int, low: Any, high: Any) -> Any:
+    """Counts in `bins` even parts of [low, high]; where those are equal, of the range of the values."""
+    kind, x = x.dtype, x.reshape(-1)
+    x = x.astype(jnp.promote_types(kind, jnp.int32)) if kind.kind in "iu" else x
+    if low == high and x.size:
+        low, high = x.min(), x.max()
+    low, high = jnp.asarray(low, x.dtype), jnp.asarray(high, x.dtype)
+    flat = low == high
+    low, high = jnp.where(flat, low - 1, low), jnp.where(flat, high + 1, high)
+    part = (x - low) * bins
+    part = lax.div(part, jnp.broadcast_to(high - low, part.shape)).astype(jnp.int32)
+    inside = (x >= low) & (x <= high)
+    return jnp.zeros(bins, kind).at[jnp.clip(part, 0, bins - 1)].add(inside.astype(kind))
+
+
 def _edges(points: Any, bins: Sequence[int], limits: Sequence[float] | None) -> list[Any]:
     """Evenly spaced edges from the least to the greatest value of each column, half away where those are equal."""
     if limits is not None:
