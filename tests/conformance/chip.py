@@ -192,6 +192,11 @@ def results_of(target: str) -> Path:
     return run.RESULTS.with_name(f"chip-{target.replace(':', '-')}.jsonl")
 
 
+def programs_of(results: Path) -> Path:
+    """The file with what the compiler said of each program, beside the verdicts."""
+    return results.with_suffix(".programs.jsonl")
+
+
 def worker(target: str, samples: int, results: Path) -> list[str]:
     """The command of a process that answers cases."""
     options = ["--target", target, "--samples", str(samples), "--results", str(results)]
@@ -212,7 +217,7 @@ def main() -> int:
     arguments = parser.parse_args()
     path = arguments.results or results_of(arguments.target)
     if arguments.serve:
-        serve(arguments.target, arguments.samples, path.with_suffix(".programs.jsonl"))
+        serve(arguments.target, arguments.samples, programs_of(path))
         return 0
 
     known = run.read(path)
