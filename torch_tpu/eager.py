@@ -152,7 +152,7 @@ def _refuse_numbers(name: str, values: list[Any]) -> None:
     """
     rule = RULES.get(_functional_name(name))
     if rule is not None and (rule.random or rule.rows == "pointwise"):
-        errors.raise_if_refused(variants.find(name), values)
+        errors.raise_if_refused(variants.find(name), values, rule.random)
 
 
 def _program(name: str, plan: dict[str, Any], executable: _C.Executable | None) -> _C.Program:

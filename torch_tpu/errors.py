@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -70,40 +72,55 @@ def raise_if_overlapping(op: OpOverload, values: list[Any]) -> None:
         return
     memory: dict[int, torch.Tensor] = {}
 
-    def overlapping(x: Any) -> Any:
-        if not isinstance(x, TensorOperand):
-            return x.value if isinstance(x, ScalarOperand) else x
+    def overlapping(x: TensorOperand) -> torch.Tensor:
         end = x.offset + 1 + sum(max(n - 1, 0) * s for n, s in zip(x.sizes, x.strides, strict=True))
         flat = memory.setdefault(x.storage, torch.empty(0, dtype=x.dtype))
         if flat.numel() < end:
             flat.resize_(end).zero_()
         return flat.view(x.dtype).as_strided(x.sizes, x.strides, x.offset)
 
-    for x in pytree.tree_leaves(values):
-        overlapping(x)  # each storage gets as large as all of its operands need
-    names = (a.name for a in op._schema.arguments)
-    said = _said_by_cpu(op, [], dict(zip(names, pytree.tree_map(overlapping, values), strict=True)))
+    _host_arguments(op, values, overlapping)  # each storage gets as large as all of its operands need
+    said = _said_by_cpu(op, [], _host_arguments(op, values, overlapping))
     if said is not None:
         raise said
 
 
-def raise_if_refused(op: OpOverload, values: list[Any]) -> None:
-    """Raise what an elementwise op raises on CPU for such dtypes and numbers, whatever the sizes.
+def raise_if_refused(op: OpOverload, values: list[Any], random: bool) -> None:
+    """Raise what an elementwise op raises on CPU for such numbers, whatever the sizes.
 
     values: the op's arguments in schema order, with TensorOperand and ScalarOperand.
     """
-
-    def one_element(x: Any) -> Any:
-        if isinstance(x, TensorOperand):
-            return torch.zeros([min(n, 1) for n in x.sizes], dtype=x.dtype)
-        return x.value if isinstance(x, ScalarOperand) else x
-
-    arguments = dict(zip((a.name for a in op._schema.arguments), pytree.tree_map(one_element, values), strict=True))
-    if "size" in arguments:
-        arguments["size"] = [1]
-    said = _said_by_cpu(op, [], arguments)
-    if said is not None:
+    said = _said_by_cpu(op, [], _host_arguments(op, values, _one_element))
+    if said is None:
+        return
+    # Other arguments may be wrong as well, which shape functions say with the true sizes.
+    ones = pytree.tree_map(lambda x: replace(x, value=type(x.value)(1)) if isinstance(x, ScalarOperand) else x, values)
+    if random or _said_by_cpu(op, [], _host_arguments(op, ones, _one_element)) is None:
         raise said
+
+
+def _one_element(x: TensorOperand) -> torch.Tensor:
+    return torch.zeros([min(n, 1) for n in x.sizes], dtype=x.dtype)
+
+
+def _host_arguments(
+    op: OpOverload, values: list[Any], tensor: Callable[[TensorOperand], torch.Tensor]
+) -> dict[str, Any]:
+    """The op's arguments by name, for the CPU; what makes tensors makes one of one element."""
+    takes_numbers = torch._C._should_allow_numbers_as_tensors(op._opname)
+    named = {}
+    for argument, value in zip(op._schema.arguments, values, strict=True):
+        wrapped = "Tensor" in str(argument.type) and not takes_numbers
+
+        def on_cpu(x: Any, wrapped: bool = wrapped) -> Any:
+            if isinstance(x, TensorOperand):
+                return tensor(x)
+            if isinstance(x, ScalarOperand):
+                return torch.tensor(x.value) if wrapped else x.value
+            return x
+
+        named[argument.name] = [1] if argument.name == "size" else pytree.tree_map(on_cpu, value)
+    return named
 
 
 def _said_by_cpu(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Exception | None:
