@@ -34,10 +34,11 @@ KNOWN: list[tuple[str, str, str, str]] = [
 _INTRODUCTION = """# What compiles for TPU chips
 
 Every entry of PyTorch's operator database, lowered as on any machine and compiled ahead of time by libtpu {libtpu} for
-`{target}`, two samples of each dtype (`python tests/conformance/chip.py`, then
-`python tests/conformance/chip_table.py`). A case is forward, or forward and backward, and passes if every program that
-the device runs for its samples compiles for the chip. Ops that take neither float32 nor bfloat16 are checked in the first
-dtype they take. No values are compared: [operators.md](operators.md) does that on XLA's CPU plugin.
+`{target}`, two samples of each dtype. Measured and written by `make chip`.
+
+A case is forward, or forward and backward, and passes if every program that the device runs for its samples compiles
+for the chip. Ops that take neither float32 nor bfloat16 are checked in the first dtype they take. No values are
+compared: [operators.md](operators.md) does that on XLA's CPU plugin.
 """
 
 
