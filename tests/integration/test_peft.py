@@ -38,9 +38,7 @@ def test_lora_trains_merges_and_loads_as_on_the_cpu(tmp_path: Path) -> None:
     host, model = adapted("cpu"), adapted("tpu")
     torch.testing.assert_close(train(model, inputs.to("tpu")), train(host, inputs), rtol=1e-4, atol=1e-5)
     close = {"rtol": 1e-4, "atol": 1e-4}
-    host_state, state = (
-        {n: p.detach().cpu() for n, p in m.named_parameters() if "lora" in n} for m in (host, model)
-    )
+    host_state, state = ({n: p.detach().cpu() for n, p in m.named_parameters() if "lora" in n} for m in (host, model))
     torch.testing.assert_close(state, host_state, **close)
 
     model.save_pretrained(tmp_path)
