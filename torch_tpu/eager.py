@@ -33,13 +33,17 @@ from .views import WHOLE, ScalarOperand, Storage, TensorOperand, read, storage_o
 
 __all__ = ["OpInfo", "ScalarOperand", "Storage", "TensorOperand", "build", "op_info", "ops_to_register"]
 
-# Composite ops that stay as PyTorch composes them: they make storages or follow a `device` argument.
+# Composite ops that stay as PyTorch composes them: they make storages, follow a `device` argument, or their results are
+# views, which their schemas do not say.
 _COMPOSED = frozenset(
     f"aten::{n}"
     for n in (
         *("empty_like", "empty_permuted", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"),
         *("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "randint_like.low_dtype"),
-        *("lift", "lift_fresh"),
+        # CPU's own form checks the number as `fill_` does.
+        *("lift", "lift_fresh", "full"),
+        # These share storage with their input although their schemas don't say so, or copy what is no view.
+        *("_unsafe_view", "unsafe_split.Tensor", "unsafe_split_with_sizes", "view_copy"),
     )
 )
 _INDEXING = frozenset(
@@ -67,12 +71,13 @@ class OpInfo:
     """What the core must know of an op before it has a program.
 
     runtime: names of numeric arguments that are runtime values. rows: operands with padded rows may enter whole.
-    host_indices: index tensors may lie on the CPU.
+    host_indices: index tensors may lie on the CPU. random: draws from the generator.
     """
 
     runtime: tuple[str, ...]
     rows: bool
     host_indices: bool
+    random: bool
 
 
 def op_info(name: str) -> OpInfo:
@@ -81,7 +86,8 @@ def op_info(name: str) -> OpInfo:
     functional = _functional_name(name)
     rule = RULES.get(functional)
     takes_rows = functional in DYNAMIC_RULES or (rule is not None and rule.rows is not None)
-    return OpInfo(rule.runtime if rule else (), takes_rows, name in _INDEXING)
+    random = rule is not None and rule.random
+    return OpInfo(rule.runtime if rule else (), takes_rows, name in _INDEXING, random)
 
 
 # Composite ops with a gradient formula of their own, which a kernel therefore doesn't lose: one program, not several.
@@ -117,6 +123,8 @@ def build(name: str, values: list[Any], storages: list[Storage], with_rows: bool
     with_rows: some operand has padded rows. fallback: run on the CPU what has no lowering.
     Raises what PyTorch raises for wrong arguments, and NotImplementedError for ops without a lowering.
     """
+    if any(isinstance(x, ScalarOperand) and x.is_number for x in values):
+        _refuse_numbers(name, values)
     key = cache.key(name, values, storages, with_rows)
     stored = cache.load(key)
     if stored is not None:
@@ -135,6 +143,16 @@ def build(name: str, values: list[Any], storages: list[Storage], with_rows: bool
         raise NotImplementedError(str(error)) from None  # without the tracer's frames and notes
     cache.store(key, plan, executable)
     return _program(name, plan, executable)
+
+
+def _refuse_numbers(name: str, values: list[Any]) -> None:
+    """Raise the CPU's error for numbers that an elementwise op doesn't take, such as 300 for uint8 or a negative rate.
+
+    Numbers are no part of a call's signature; how they stand to each other and the dtype is (`put_standing`, call.cpp).
+    """
+    rule = RULES.get(_functional_name(name))
+    if rule is not None and (rule.random or rule.rows == "pointwise"):
+        errors.raise_if_refused(variants.find(name), values, rule.random)
 
 
 def _program(name: str, plan: dict[str, Any], executable: _C.Executable | None) -> _C.Program:
@@ -159,6 +177,7 @@ class _Build:
         self._read_schema()
         try:
             errors.raise_if_doubtful(self.op, *self._call(self.op, self.metas))
+            errors.raise_if_overlapping(self.op, self.values)
             self.meta()
             self.plan()
             return self.lower()
@@ -194,8 +213,10 @@ class _Build:
             self.out = self._run(self.op, self.metas)
         except NotImplementedError:
             self._meta_from_fakes()
+        made = self.pure_out if self.functional else self.out
+        self.pure_out = layouts.as_promised(self.pure, self.metas, made)
         if self.functional is None:
-            self.pure_out = self.out = layouts.as_promised(self.op, self.metas, self.out)
+            self.out = self.pure_out
 
     def _meta_from_fakes(self) -> None:
         """Ops without a C++ shape function: PyTorch's fake rules and decompositions, or else our lowering."""
@@ -241,9 +262,23 @@ class _Build:
 
     def _stand_ins(self, make: Callable[[Any], Any], device: str) -> list[Any]:
         made = {id(x): make(x) for x in (*self.operands, *self.scalars)}
+        tensor = next((t for t in made.values() if isinstance(t, torch.Tensor)), None)
+        for x in self._numbers_as_tensors() if tensor is not None else ():
+            made[id(x)] = tensor.new_empty((), dtype=torch.result_type(tensor, x.value))
         return [
             torch.device(device) if n == "device" else pytree.tree_map(lambda x: made.get(id(x), x), v)
             for n, v in zip(self.names, self.values, strict=True)
+        ]
+
+    def _numbers_as_tensors(self) -> list[ScalarOperand]:
+        """Numbers that C++ wrapped as tensors and that Python can't pass to this op as such."""
+        if torch._C._should_allow_numbers_as_tensors(self.op._opname):
+            return []
+        kinds = (str(a.type) for a in self.op._schema.arguments)
+        return [
+            v
+            for v, kind in zip(self.values, kinds, strict=True)
+            if isinstance(v, ScalarOperand) and v.is_number and "Tensor" in kind
         ]
 
     def _refuse_overlapping_writes(self) -> None:
@@ -267,6 +302,7 @@ class _Build:
         self.writes: list[tuple[TensorOperand, torch.Tensor, int]] = []
         self.resizes = []
         flat_positions = [] if self.dynamic else self._positions(self.pure_out)
+        outs = {a.name for a in self.op._schema.arguments if a.is_out}
         if self.functional is not None:
             for argument, result in self.functional.writes:
                 operands, fakes = by_name[argument]
@@ -274,8 +310,12 @@ class _Build:
                 for (operand, fake), position in zip(pairs, flat_positions[result], strict=True):
                     if operand is None:
                         continue
-                    errors.check_cast(self._flat_out(position), operand.dtype)
-                    if tuple(fake.shape) != operand.sizes_in(self.storages[operand.storage]):
+                    promised = self._flat_out(position)
+                    errors.check_cast(promised.dtype, operand.dtype)
+                    before = operand.sizes_in(self.storages[operand.storage])
+                    if argument in outs and tuple(promised.shape) != before:
+                        fake = layouts.resized(self.op, fake, promised)
+                    if tuple(fake.shape) != before:
                         self.resizes.append((operand.index, list(fake.shape), list(fake.stride())))
                         operand = self._resized(operand, fake)
                     self.writes.append((operand, fake, position))
@@ -361,8 +401,8 @@ class _Build:
             outputs.append(bounds.worst(check))
         return told
 
-    def _flat_out(self, position: int) -> torch.dtype:
-        return pytree.tree_leaves(self.pure_out, is_leaf=lambda x: x is None)[position].dtype
+    def _flat_out(self, position: int) -> torch.Tensor:
+        return pytree.tree_leaves(self.pure_out, is_leaf=lambda x: x is None)[position]
 
     def _results(self, arguments: list[Any], context: Context) -> tuple[list[Any], dict[int, Any]]:
         """The functional op's results, flat, and the true row counts of those of unknown size."""
@@ -383,6 +423,8 @@ class _Build:
         if count is not None:
             return self._counted(fake, value, count, outputs)
         has_rows = self.with_rows and id(fake) in self._row_outputs(context)
+        if has_rows and not sizes:
+            raise rows.Specialise  # a 0-d result has no rows to leave room in
         dim, grown = context.grown.get(self._position(fake), (0, 0)) if has_rows else (0, 0)
         if value is None or value.size == 0:
             return (-1, dtype, [-1, *sizes[1:]] if has_rows else sizes, strides, [0], -1, grown)
