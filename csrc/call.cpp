@@ -4,6 +4,8 @@
 #include <ATen/EmptyTensor.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <unordered_map>
 
@@ -33,16 +35,18 @@ enum Tag : int64_t {
 OpInfo describe(const c10::OperatorHandle& handle) {
   const auto& schema = handle.schema();
   std::string name = schema.name() + (schema.overload_name().empty() ? "" : "." + schema.overload_name());
-  OpInfo info{handle, name, {}, {}, -1, false, false};
+  OpInfo info{handle, name, {}, {}};
   pybind11::gil_scoped_acquire gil;
   auto told = pybind11::module_::import("torch_tpu.eager").attr("op_info")(name);
   auto runtime = told.attr("runtime").cast<std::vector<std::string>>();
   info.rows = told.attr("rows").cast<bool>();
   info.host_indices = told.attr("host_indices").cast<bool>();
+  info.random = told.attr("random").cast<bool>();
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto& argument = schema.arguments()[i];
     info.runtime.push_back(std::find(runtime.begin(), runtime.end(), argument.name()) != runtime.end());
     info.written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
+    info.out = info.out || argument.is_out();
     if (argument.name() == "generator") {
       info.generator = static_cast<int64_t>(i);
     }
@@ -72,11 +76,22 @@ c10::Scalar host_value(const at::Tensor& tensor) {
   }
 }
 
+// Whether a number lies outside what an integer type of up to 4 bytes holds; -1 counts as the largest unsigned one.
+bool overflows(double value, c10::ScalarType dtype) {
+  if (c10::elementSize(dtype) > 4) {
+    return false;
+  }
+  bool is_signed = c10::isSignedType(dtype);
+  double limit = std::ldexp(1.0, static_cast<int>(8 * c10::elementSize(dtype)) - is_signed);
+  return !(value < limit && value >= (is_signed ? -limit : 1 - limit));
+}
+
 struct Reader {
   const OpInfo& op;
   bool with_rows;
   Call& call;
   int64_t bucket = -1;
+  double previous = 0;  // number
 
   void put(int64_t word) {
     call.key.push_back(word);
@@ -145,6 +160,26 @@ struct Reader {
       dtype = call.wide ? c10::ScalarType::ComplexDouble : c10::ScalarType::ComplexFloat;
     }
     put_scalar(value, true, dtype);
+    put_standing(value);
+  }
+
+  // Ops refuse numbers for their order, their sign or the dtype they don't fit: those make calls of their own, so that they
+  // come to Python, which raises what the CPU raises.
+  void put_standing(const c10::Scalar& value) {
+    if (value.isBoolean() || value.isComplex()) {
+      return;
+    }
+    double number = value.toDouble();
+    if (op.random) {
+      constexpr double most_of_half = 65504;
+      put((number < 0) | (number == 0) << 1 | (number < 1) << 2 | (number == 1) << 3 | (number < previous) << 4 |
+          (number == previous) << 5 | static_cast<int64_t>(std::isfinite(number)) << 6 |
+          (std::abs(number) <= most_of_half) << 7);
+      previous = number;
+    }
+    if (!call.tensors.empty() && c10::isIntegralType(call.tensors[0].scalar_type(), false)) {
+      put(overflows(number, call.tensors[0].scalar_type()) | (number == 0) << 1);
+    }
   }
 
   void put_static(const c10::Scalar& value) {
@@ -216,6 +251,10 @@ struct Reader {
     }
     if (storage == count) {
       call.blocks.push_back(&block);
+    } else if (op.out) {
+      // Ops refuse an `out=` that overlaps an operand, which depends on how far apart they are.
+      size_t first = std::find(call.storage_of.begin(), call.storage_of.end(), storage) - call.storage_of.begin();
+      put(tensor.storage_offset() - call.tensors[first].storage_offset());
     }
     View view;
     bool may_pad = with_rows && (call.rows < 0 || (call.rows == block.rows && bucket == block.dims[0]));

@@ -23,6 +23,8 @@ struct OpInfo {
   int64_t generator = -1;     // the argument that is the generator
   bool rows = false;          // takes operands whose number of rows is only known at run time
   bool host_indices = false;  // takes CPU tensors of any rank as indices
+  bool random = false;        // draws from the generator
+  bool out = false;           // writes to `out=` tensors
 };
 const OpInfo& op_info(const c10::OperatorHandle& handle);
 

@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
@@ -508,10 +509,13 @@ at::Tensor& into(at::Tensor& out, const at::Tensor& result) {
 }
 
 at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
+  at::assert_no_overlap(out, self);
   return into(out, self.nonzero());
 }
 
 at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, mask);
   return into(out, self.masked_select(mask));
 }
 

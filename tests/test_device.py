@@ -631,3 +631,26 @@ del os.environ["TORCH_TPU_PJRT_PLUGIN"]
 assert torch.ones(1, device="tpu").item() == 1
 """
     expect(code)
+
+
+ENVIRONMENT = """
+import os
+os.environ.pop("ACCELERATE_TORCH_DEVICE", None)
+os.environ.update({variables})
+before = dict(os.environ)
+import torch
+print({{k: v for k, v in os.environ.items() if before.get(k) != v}}, before.keys() <= os.environ.keys())
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "changed"),
+    [
+        ({}, {"ACCELERATE_TORCH_DEVICE": "tpu"}),
+        ({"ACCELERATE_TORCH_DEVICE": "cpu"}, {}),
+        ({"TORCH_TPU_PJRT_PLUGIN": "/nowhere/plugin.so"}, {}),
+    ],
+)
+def test_accelerate_is_told_of_the_device(variables: dict[str, str], changed: dict[str, str]) -> None:
+    """Loading sets that variable, where it is unset and there is a device, and no other."""
+    assert expect(ENVIRONMENT.format(variables=variables)) == f"{changed} True"

@@ -41,6 +41,9 @@ def words(error: Exception) -> str:
         lambda x: x.bool().mul_(2),
         lambda x: x.long().copy_(x).div_(2),
         lambda x: x.add_(1j),
+        lambda x: torch.complex(x, x.double()),
+        lambda x: torch.complex(x, x, out=x.to(torch.complex128)),
+        lambda x: x.lerp(x.double(), 0.5),
         lambda x: torch.add(x, x, out=torch.empty(3, 4, dtype=torch.long, device=x.device)),
         lambda x: x.add_(x.new_ones(2, 3, 4)),
         lambda x: x.index_select(0, x[0]),
@@ -192,6 +195,7 @@ def test_in_place_forms_return_their_operand() -> None:
     values, places = torch.empty(3, device="tpu"), torch.empty(3, dtype=torch.long, device="tpu")
     made = torch.max(x, 1, out=(values, places))
     assert made.values is values and made.indices is places
+    assert x.abs_().polygamma_(1) is x  # the functional form is polygamma(1, x)
     assert x.relu_() is x and torch.relu_(x) is x and F.relu(x, inplace=True) is x
 
 
@@ -251,6 +255,43 @@ def test_shapes_that_only_the_cpu_knows() -> None:
     on_both(lambda x: F.interpolate(x, 3), torch.zeros(0, 3, 4))
     on_both(lambda x: torch.norm(x, float("inf"), -1), torch.zeros(0, 5))
     on_both(lambda x: torch.histogram(x, 2, out=(x.new_empty(0), x.new_empty(0))), X)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, o: torch.copysign(x, -2.5, out=o),
+        lambda x, o: torch.fmod(x, 2.5, out=o),
+        lambda x, o: torch.fmod(x[0, 0].half(), 2.5, out=o),
+        lambda x, o: torch.special.zeta(2.5, x.abs() + 1, out=o),
+        lambda x, o: torch.special.xlog1py(x.long(), 2.5, out=o),
+        lambda x, o: torch.copysign(x.long(), 2, out=o.long()),
+    ],
+)
+def test_out_forms_with_a_number_for_a_tensor(fn: Callable[[Tensor, Tensor], Any]) -> None:
+    on_both(fn, X, X[:0])
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, o: torch.cholesky_inverse(torch.eye(3, device=x.device) + 1, out=o),
+        lambda x, o: torch.linalg.qr(x, mode="r", out=(o, x.new_empty(0)))[1],
+        lambda x, o: torch.geqrf(x, out=(o, o.clone())),
+        lambda x, o: torch.linalg.inv(x @ x.mT + torch.eye(3, device=x.device), out=o),
+        lambda x, o: torch.linalg.solve(x[:, :3] + 9, x, out=o),
+        lambda x, o: torch.add(x.mT, 1, out=o),
+        lambda x, o: torch.fft.rfft(x, dim=0, out=o.cfloat()),
+        lambda x, o: torch.fft.ihfft(x, dim=0, out=o.cfloat()),
+        lambda x, o: torch.baddbmm(x[None], x[None, :, :3], x[None], out=o),
+    ],
+)
+def test_resized_outs_have_the_strides_of_new_results(fn: Callable[[Tensor, Tensor], Any]) -> None:
+    def run(x: Tensor) -> Any:
+        result = fn(x, torch.empty(0, device=x.device))
+        return result, [r.stride() for r in ([result] if isinstance(result, Tensor) else result)]
+
+    on_both(run, X, atol=1e-4, rtol=1e-4)
 
 
 def test_foreach() -> None:
@@ -661,13 +702,13 @@ for _ in range(3):
 assert y.device.type == "tpu" and y.tolist() == [0, 2, 4]
 assert torch.tpu.cpu_fallbacks() == {"fallback_test::twice": 3}
 torch.tpu.set_fallback(None)
-z = torch.ones(2, device="tpu") + 1
-try:
-    torch.ops.fallback_test.twice(torch.ones(2, device="tpu"))
-except NotImplementedError:
-    pass
-else:
-    raise AssertionError
+for z in (torch.ones(2, device="tpu"), x):  # also the call that fell back before
+    try:
+        torch.ops.fallback_test.twice(z)
+    except NotImplementedError:
+        pass
+    else:
+        raise AssertionError
 """
 
 

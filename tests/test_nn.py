@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch.utils._pytree as pytree
-from parity import assert_same, on_both, to_device, weights
+from parity import assert_same, gradients, on_both, to_device, weights
 from torch import nn
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 Tensor = torch.Tensor
@@ -362,3 +364,66 @@ def test_gradient_accumulation_equals_one_large_batch() -> None:
         (model(part).square().mean() / 4).backward()
     for p, w in zip(model.parameters(), whole, strict=True):
         torch.testing.assert_close(p.grad, w)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_grouped_products_of_experts(dtype: torch.dtype) -> None:
+    """torch._grouped_mm, as mixtures of experts call it, with gradients; an expert may have no rows."""
+    x, weight = some(10, 8).to(dtype).requires_grad_(), some(4, 8, 16).to(dtype).requires_grad_()
+    ends = torch.tensor([3, 3, 4, 10], dtype=torch.int32)
+    close = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
+    on_both(gradients(lambda x, w, e: torch._grouped_mm(x, w, offs=e)), x, weight, ends, **close)
+    weight = some(4, 16, 8).to(dtype).requires_grad_()
+    on_both(gradients(lambda x, w, e: torch._grouped_mm(x, w.mT, offs=e)), x, weight, ends, **close)
+
+
+def test_grouped_products_refuse_what_does_not_fit() -> None:
+    ends = torch.tensor([2, 5], dtype=torch.int32)
+    on_both(lambda x, w, e: torch._grouped_mm(x, w, offs=e), some(5, 8), some(2, 4, 3), ends)
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (2, 0)])
+def test_attention_of_packed_sequences(window: tuple[int, int]) -> None:
+    """torch.nn.attention.varlen gives what attention of each sequence by itself gives, and its gradients."""
+    q, k, v = (some(9, 2, 8 + i)[..., :8].clone().requires_grad_() for i in range(3))
+    ends = torch.tensor([0, 4, 9], dtype=torch.int32)
+
+    def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        e = ends.to(q.device)
+        return varlen_attn(q, k, v, e, e, 5, 5, window_size=window)
+
+    def apart(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        results = []
+        for start, end in itertools.pairwise(ends.tolist()):
+            rows, cols = torch.arange(end - start)[:, None], torch.arange(end - start)
+            left, right = (w if w >= 0 else 99 for w in window)
+            mask = (cols >= rows - left) & (cols <= rows + right)
+            parts = (x[start:end].transpose(0, 1) for x in (q, k, v))
+            results.append(F.scaled_dot_product_attention(*parts, attn_mask=mask).transpose(0, 1))
+        return torch.cat(results)
+
+    expected = gradients(apart)(q, k, v)
+    got = gradients(packed)(*to_device((q, k, v), "tpu"))
+    assert_same(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rotary_positions_as_complex_numbers() -> None:
+    """x rotated as pairs of numbers, the way Llama's own code does it."""
+    angles = torch.outer(torch.arange(6.0), 1 / 100 ** (torch.arange(0, 8, 2) / 8))
+
+    def rotate(x: Tensor, angles: Tensor) -> Tensor:
+        turns = torch.polar(torch.ones_like(angles), angles)[None, :, None]
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * turns).flatten(3).type_as(x)
+
+    on_both(gradients(rotate), some(2, 6, 3, 8).requires_grad_(), angles)
+    on_both(gradients(lambda x, a: rotate(x, -a).conj()), some(2, 6, 3, 8).requires_grad_(), angles)
+
+
+def test_overrideable_convolutions() -> None:
+    """The ops that out-of-tree backends are asked for are the convolution and its gradient."""
+    x, w, b = some(2, 4, 8, 8).requires_grad_(), some(6, 2, 3, 3).requires_grad_(), some(6).requires_grad_()
+    options = ([2, 1], [1, 0], [1, 1], False, [0, 0], 2)
+    expected = gradients(lambda *o: torch.convolution(*o, *options))(x, w, b)
+    got = gradients(lambda *o: torch.ops.aten.convolution_overrideable(*o, *options))(*to_device((x, w, b), "tpu"))
+    assert_same(got, expected, rtol=1e-4, atol=1e-5)

@@ -32,7 +32,8 @@ def test_what_is_no_number_or_beyond_the_steps() -> None:
 
 def test_learnable() -> None:
     scale, zero = torch.tensor([0.1]).requires_grad_(), torch.tensor([2.4]).requires_grad_()
-    tensor, channel = torch._fake_quantize_learnable_per_tensor_affine, torch._fake_quantize_learnable_per_channel_affine
+    tensor = torch._fake_quantize_learnable_per_tensor_affine
+    channel = torch._fake_quantize_learnable_per_channel_affine
     on_both(gradients(lambda x, s, z: tensor(x, s, z, -8, 7, 0.7)), X, scale, zero)
     scales, zeros = SCALES.clone().requires_grad_(), torch.tensor([0.2, 3.4, -9.6]).requires_grad_()
     on_both(gradients(lambda x, s, z: channel(x, s, z, 1, -8, 7, 0.7)), X, scales, zeros)

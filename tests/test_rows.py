@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from parity import on_both
 
 COUNTS = [1, 2, 3, 5, 8, 16, 17, 31, 32, 33, 40, 63, 64]  # three powers of two: 16, 32, 64
 
@@ -186,3 +187,10 @@ def test_positions_of_arange_are_runtime_values() -> None:
     for begin in range(5, 30):
         assert torch.arange(begin, begin + 2, device="tpu").tolist() == [begin, begin + 1]
     assert compiles() == before
+
+
+def test_a_scalar_selected_by_counted_indices():
+    def select(x, index):
+        return x.index_select(0, index.unique())
+
+    on_both(select, torch.tensor(2.0), torch.tensor([0, 0]))

@@ -487,6 +487,17 @@ def test_metadata_ops_launch_nothing() -> None:
     assert all(v.device.type == "tpu" for v in views)
 
 
+def test_views_that_schemas_do_not_call_views() -> None:
+    def run(x: Tensor, other: Tensor) -> Any:
+        out = torch.empty(8, 12, device=x.device)
+        torch.kron(x, other, out=out)
+        for part in (*torch.unsafe_chunk(x, 2), *torch.unsafe_split(x, [1, 3], 1), torch.ops.aten._unsafe_view(x, [8])):
+            part.mul_(2)
+        return out
+
+    on_both(run, torch.arange(8.0).view(2, 4), torch.arange(12.0).view(4, 3))
+
+
 def test_version_counters_move_as_on_cpu() -> None:
     for device in ("cpu", "tpu"):
         x = torch.ones(3, device=device)
@@ -540,3 +551,18 @@ def test_base_of_a_view_stays_alive() -> None:
 )
 def test_wrong_views_raise_as_on_cpu(run: Callable[[Tensor], Any]) -> None:
     on_both(run, torch.arange(24.0).reshape(4, 6))
+
+
+@pytest.mark.parametrize(
+    "split", [lambda x: x.unsafe_chunk(2), lambda x: x.unsafe_split(1), lambda x: x.unsafe_split_with_sizes([1, 3])]
+)
+def test_parts_that_are_no_views_share_memory(split):
+    def write(x):
+        split(x)[0].zero_()
+        return x
+
+    on_both(write, torch.arange(8.0).reshape(4, 2))
+
+
+def test_view_copy_of_what_has_no_view():
+    on_both(lambda x: torch.view_copy(x, (6,)), torch.arange(6.0).reshape(2, 3).t())

@@ -15,7 +15,7 @@ def _autoload() -> None:
 
 import torch  # noqa: E402
 
-from . import _C, batching, device, patches, runtime  # noqa: E402
+from . import _C, batching, device, host, patches, runtime  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = ["__version__"]
@@ -30,12 +30,16 @@ def _register() -> None:
     _C.join_autograd()
     patches.apply()
     batching.register()
+    host.register()
     atexit.register(_C.settle_autograd)
     _C.set_memory_limit(runtime.total_memory())
     _C.set_cpu_fallback(_setting("TORCH_TPU_FALLBACK", "", "cpu") == "cpu")
     _C.set_debug_mode(_setting("TORCH_TPU_MODE", "strict", "debug") == "debug")
     torch.set_autocast_dtype("tpu", torch.bfloat16)
     torch.backends.tpu = device.Backend()
+    if device.is_available():
+        # accelerate doesn't ask for this device by itself, while the Trainer of transformers does: let them agree.
+        os.environ.setdefault("ACCELERATE_TORCH_DEVICE", "tpu")
 
 
 def _setting(name: str, *allowed: str) -> str:

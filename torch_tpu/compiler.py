@@ -21,6 +21,10 @@ class Compiled:
     executable: _C.Executable | None
 
 
+# Called with the portable StableHLO artifact of every program before it is compiled, in the thread that compiles it.
+observers: list[Callable[[bytes], None]] = []
+
+
 def compile(fn: Callable[..., Sequence[Any]], specs: Sequence[Any], donated: Sequence[int]) -> Compiled:
     """Trace `fn` on `specs` (jax.ShapeDtypeStruct), lower and compile.
 
@@ -30,6 +34,8 @@ def compile(fn: Callable[..., Sequence[Any]], specs: Sequence[Any], donated: Seq
     code, kept, outputs = stablehlo(fn, specs, donated)
     if outputs == 0:
         return Compiled(kept, None)
+    for observer in observers:
+        observer(code)
     executable = _C.Executable.compile(code, compile_options())
     _C.count_compile(time.perf_counter() - began)
     return Compiled(kept, executable)

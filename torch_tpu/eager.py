@@ -33,13 +33,17 @@ from .views import WHOLE, ScalarOperand, Storage, TensorOperand, read, storage_o
 
 __all__ = ["OpInfo", "ScalarOperand", "Storage", "TensorOperand", "build", "op_info", "ops_to_register"]
 
-# Composite ops that stay as PyTorch composes them: they make storages or follow a `device` argument.
+# Composite ops that stay as PyTorch composes them: they make storages, follow a `device` argument, or their results are
+# views, which their schemas do not say.
 _COMPOSED = frozenset(
     f"aten::{n}"
     for n in (
         *("empty_like", "empty_permuted", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"),
         *("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "randint_like.low_dtype"),
-        *("lift", "lift_fresh"),
+        # CPU's own form checks the number as `fill_` does.
+        *("lift", "lift_fresh", "full"),
+        # These share storage with their input although their schemas don't say so, or copy what is no view.
+        *("_unsafe_view", "unsafe_split.Tensor", "unsafe_split_with_sizes", "view_copy"),
     )
 )
 _INDEXING = frozenset(
@@ -67,12 +71,13 @@ class OpInfo:
     """What the core must know of an op before it has a program.
 
     runtime: names of numeric arguments that are runtime values. rows: operands with padded rows may enter whole.
-    host_indices: index tensors may lie on the CPU.
+    host_indices: index tensors may lie on the CPU. random: draws from the generator.
     """
 
     runtime: tuple[str, ...]
     rows: bool
     host_indices: bool
+    random: bool
 
 
 def op_info(name: str) -> OpInfo:
@@ -81,8 +86,12 @@ def op_info(name: str) -> OpInfo:
     functional = _functional_name(name)
     rule = RULES.get(functional)
     takes_rows = functional in DYNAMIC_RULES or (rule is not None and rule.rows is not None)
-    return OpInfo(rule.runtime if rule else (), takes_rows, name in _INDEXING)
+    random = rule is not None and rule.random
+    return OpInfo(rule.runtime if rule else (), takes_rows, name in _INDEXING, random)
 
+
+# Composite `out=` forms that ask which device it is, or write through helpers that have no functional form.
+_OUT_FORMS = ("cummax.out", "cummin.out", "mode.values")
 
 # Composite ops with a gradient formula of their own, which a kernel therefore doesn't lose: one program, not several.
 _WITH_GRADIENT = frozenset({"aten::silu_backward", "aten::mish_backward"})
@@ -107,7 +116,7 @@ def ops_to_register() -> list[str]:
             views = any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
             if not views and torch.Tag.inplace_view not in op.tags:
                 names.append(name)
-    return [n.removeprefix("aten::") for n in names]
+    return [*(n.removeprefix("aten::") for n in names), *_OUT_FORMS]
 
 
 def build(name: str, values: list[Any], storages: list[Storage], with_rows: bool, fallback: bool) -> _C.Program:
@@ -117,6 +126,8 @@ def build(name: str, values: list[Any], storages: list[Storage], with_rows: bool
     with_rows: some operand has padded rows. fallback: run on the CPU what has no lowering.
     Raises what PyTorch raises for wrong arguments, and NotImplementedError for ops without a lowering.
     """
+    if any(isinstance(x, ScalarOperand) and x.is_number for x in values):
+        _refuse_numbers(name, values)
     key = cache.key(name, values, storages, with_rows)
     stored = cache.load(key)
     if stored is not None:
@@ -135,6 +146,16 @@ def build(name: str, values: list[Any], storages: list[Storage], with_rows: bool
         raise NotImplementedError(str(error)) from None  # without the tracer's frames and notes
     cache.store(key, plan, executable)
     return _program(name, plan, executable)
+
+
+def _refuse_numbers(name: str, values: list[Any]) -> None:
+    """Raise the CPU's error for numbers that an elementwise op doesn't take, such as 300 for uint8 or a negative rate.
+
+    Numbers are no part of a call's signature; how they stand to each other and the dtype is (`put_standing`, call.cpp).
+    """
+    rule = RULES.get(_functional_name(name))
+    if rule is not None and (rule.random or rule.rows == "pointwise"):
+        errors.raise_if_refused(variants.find(name), values, rule.random)
 
 
 def _program(name: str, plan: dict[str, Any], executable: _C.Executable | None) -> _C.Program:
@@ -161,6 +182,7 @@ class _Build:
         self._read_schema()
         try:
             errors.raise_if_doubtful(self.op, *self._call(self.op, self.metas))
+            errors.raise_if_overlapping(self.op, self.values)
             self.meta()
             self.plan()
             return ({**_NOTHING, "resizes": self.resizes}, None) if self.resizes else self.lower()
@@ -184,6 +206,9 @@ class _Build:
         """Run the op, and its functional form, without data: PyTorch's errors, shapes, dtypes, strides, aliasing."""
         if self.dynamic:
             return
+        if self.op.name() in layouts.SHAPED_BY_THE_LOWERING:
+            self.out = self.pure_out = self._out_from_lowering()
+            return
         try:
             self._meta_from_metas()
         except (NotImplementedError, rows.Specialise):
@@ -192,8 +217,10 @@ class _Build:
             if self.with_rows:
                 raise
             self._meta_from_cpu(error)
+        made = self.pure_out if self.functional else self.out
+        self.pure_out = layouts.as_promised(self.pure, self.metas, made)
         if self.functional is None:
-            self.pure_out = self.out = layouts.as_promised(self.op, self.metas, self.out)
+            self.out = self.pure_out
 
     def _meta_from_metas(self) -> None:
         try:
@@ -207,16 +234,16 @@ class _Build:
 
     def _meta_from_cpu(self, error: Exception) -> None:
         """Shape functions written in Python refuse some calls that the CPU takes: its results' shapes, or its error."""
-        host = errors.on_cpu(self.metas)
+        host = errors.to_host(self.metas)
         if host is None:
             raise error
         try:
             if self.functional is not None:
-                self.pure_out = errors.on_meta(self._run(self.pure, host))
-            self.out = errors.on_meta(self._run(self.op, host))
+                self.pure_out = errors.to_meta(self._run(self.pure, host))
+            self.out = errors.to_meta(self._run(self.op, host))
         except NotImplementedError:
             raise error from None
-        self.metas = errors.on_meta(host)
+        self.metas = errors.to_meta(host)
 
     def _meta_from_fakes(self) -> None:
         """Ops without a C++ shape function: PyTorch's fake rules and decompositions, or else our lowering."""
@@ -231,16 +258,8 @@ class _Build:
                 raise interpret.not_implemented(self.op) from None
             self.pure_out = self._out_from_lowering()
             self.out = self.pure_out
-            self._resize_outputs()
         else:
             self.metas = metas
-
-    def _resize_outputs(self) -> None:
-        """`out=` tensors take the shapes of the results, which the op's own shape function would have done."""
-        by_name = dict(zip(self.names, self.metas, strict=True))
-        for name, i in self.functional.writes if self.functional else ():
-            if isinstance(by_name[name], torch.Tensor) and by_name[name].shape != self.pure_out[i].shape:
-                by_name[name].resize_(self.pure_out[i].shape)
 
     def _out_from_lowering(self) -> Any:
         """The functional op's results, as meta tensors, by tracing its rule."""
@@ -270,6 +289,9 @@ class _Build:
 
     def _stand_ins(self, make: Callable[[Any], Any], device: str) -> list[Any]:
         made = {id(x): make(x) for x in (*self.operands, *self.scalars)}
+        tensor = next((t for t in made.values() if isinstance(t, torch.Tensor)), None)
+        for x in self._numbers_as_tensors() if tensor is not None else ():
+            made[id(x)] = tensor.new_empty((), dtype=torch.result_type(tensor, x.value))
         return [
             torch.device(device) if n == "device" else pytree.tree_map(lambda x: made.get(id(x), x), v)
             for n, v in zip(self.names, self.values, strict=True)
@@ -283,6 +305,17 @@ class _Build:
                 "memory location. Please clone() the tensor before performing the operation."
             )
 
+    def _numbers_as_tensors(self) -> list[ScalarOperand]:
+        """Numbers that C++ wrapped as tensors and that Python can't pass to this op as such."""
+        if torch._C._should_allow_numbers_as_tensors(self.op._opname):
+            return []
+        kinds = (str(a.type) for a in self.op._schema.arguments)
+        return [
+            v
+            for v, kind in zip(self.values, kinds, strict=True)
+            if isinstance(v, ScalarOperand) and v.is_number and "Tensor" in kind
+        ]
+
     def plan(self) -> None:
         """Where results go: new tensors, updated storages, resized outputs."""
         by_name = dict(zip(self.names, zip(self.values, self.metas, strict=True), strict=True))
@@ -290,6 +323,7 @@ class _Build:
         self.writes: list[tuple[TensorOperand, torch.Tensor, int]] = []
         self.resizes = []
         flat_positions = [] if self.dynamic else self._positions(self.pure_out)
+        outs = {a.name for a in self.op._schema.arguments if a.is_out}
         if self.functional is not None:
             for argument, result in self.functional.writes:
                 operands, fakes = by_name[argument]
@@ -297,8 +331,12 @@ class _Build:
                 for (operand, fake), position in zip(pairs, flat_positions[result], strict=True):
                     if operand is None:
                         continue
-                    errors.check_cast(self._flat_out(position), operand.dtype)
-                    if tuple(fake.shape) != operand.sizes_in(self.storages[operand.storage]):
+                    promised = self._flat_out(position)
+                    errors.check_cast(promised.dtype, operand.dtype)
+                    before = operand.sizes_in(self.storages[operand.storage])
+                    if argument in outs and tuple(promised.shape) != before:
+                        fake = layouts.resized(self.op, fake, promised)
+                    if tuple(fake.shape) != before:
                         if self.with_rows:
                             raise rows.Specialise
                         self.resizes.append((operand.index, list(fake.shape), list(fake.stride())))
@@ -388,8 +426,8 @@ class _Build:
             outputs.append(bounds.worst(check))
         return told
 
-    def _flat_out(self, position: int) -> torch.dtype:
-        return pytree.tree_leaves(self.pure_out, is_leaf=lambda x: x is None)[position].dtype
+    def _flat_out(self, position: int) -> torch.Tensor:
+        return pytree.tree_leaves(self.pure_out, is_leaf=lambda x: x is None)[position]
 
     def _results(self, arguments: list[Any], context: Context) -> tuple[list[Any], dict[int, Any]]:
         """The functional op's results, flat, and the true row counts of those of unknown size."""
@@ -410,6 +448,8 @@ class _Build:
         if count is not None:
             return self._counted(fake, value, count, outputs)
         has_rows = self.with_rows and id(fake) in self._row_outputs(context)
+        if has_rows and not sizes:
+            raise rows.Specialise  # a 0-d result has no rows to leave room in
         dim, grown = context.grown.get(self._position(fake), (0, 0)) if has_rows else (0, 0)
         if value is None or value.size == 0:
             return (-1, dtype, [-1, *sizes[1:]] if has_rows else sizes, strides, [0], -1, grown)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 import torch.utils._pytree as pytree
 from torch._ops import OpOverload
+
+from .views import ScalarOperand, TensorOperand
 
 # Operands larger than this are not made on the CPU to hear its error.
 _MOST_BYTES = 1 << 28
@@ -25,8 +29,9 @@ def raise_as_on_cpu(error: Exception, op: OpOverload, args: list[Any], kwargs: d
 
 
 def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Raise the CPU's error for what some shape functions let pass: dimensions out of range, float indices, windows
-    that don't move."""
+    """Raise the CPU's error for what some shape functions let pass: dims out of range, float indices, mixed dtypes,
+    windows that don't move.
+    """
     named = {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
     this, dims = named.get("self"), named.get("dim")
     if isinstance(this, torch.Tensor) and dims is not None:
@@ -35,9 +40,51 @@ def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -
     else:
         wrong = False
     indices = pytree.tree_leaves((named.get("index"), named.get("indices")))
-    wrong = wrong or any(isinstance(i, torch.Tensor) and (i.is_floating_point() or i.is_complex()) for i in indices)
+    wrong = wrong or any(isinstance(i, torch.Tensor) and _is_inexact(i) for i in indices)
     wrong = wrong or any(_least(named.get(name)) < least for name, least in _LEAST)
-    said = _said_by_cpu(op, args, kwargs) if wrong else None
+    wrong = wrong or op._schema.name.removesuffix("_") in _CHECKED_BY_KERNELS
+    inexact = {x.dtype for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and _is_inexact(x)}
+    # What autograd calls is as it must be, though the CPU may keep other dtypes for it.
+    mixed = len(inexact) > 1 and "backward" not in op.name()
+    said = _said_by_cpu(op, args, kwargs) if wrong or mixed else None
+    # The made-up values may be wrong where others are not: of mixed dtypes only what is said of dtypes counts.
+    if said is not None and (wrong or "type" in str(said)):
+        raise said
+
+
+def _is_inexact(x: torch.Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
+
+
+# Ops whose kernels refuse what their shape functions let pass.
+_CHECKED_BY_KERNELS = frozenset(
+    f"aten::{n}"
+    for n in ("aminmax", "as_strided_scatter", "bucketize", "masked_scatter", "multinomial", "searchsorted")
+)
+
+
+def raise_if_overlapping(op: OpOverload, values: list[Any]) -> None:
+    """Raise the CPU's error for an `out=` tensor that shares memory with an operand.
+
+    values: the op's arguments in schema order, with TensorOperand and ScalarOperand.
+    """
+    outs, operands = set(), set()
+    for argument, value in zip(op._schema.arguments, values, strict=True):
+        storages = {x.storage for x in pytree.tree_leaves(value) if isinstance(x, TensorOperand)}
+        (outs if argument.is_out else operands).update(storages)
+    if not outs & operands:
+        return
+    memory: dict[int, torch.Tensor] = {}
+
+    def overlapping(x: TensorOperand) -> torch.Tensor:
+        end = x.offset + 1 + sum(max(n - 1, 0) * s for n, s in zip(x.sizes, x.strides, strict=True))
+        flat = memory.setdefault(x.storage, torch.empty(0, dtype=x.dtype))
+        if flat.numel() < end:
+            flat.resize_(end).zero_()
+        return flat.view(x.dtype).as_strided(x.sizes, x.strides, x.offset)
+
+    _host_arguments(op, values, overlapping)  # each storage gets as large as all of its operands need
+    said = _said_by_cpu(op, [], _host_arguments(op, values, overlapping))
     if said is not None:
         raise said
 
@@ -50,23 +97,61 @@ def _least(values: Any) -> float:
     return min((v for v in values if isinstance(v, int)), default=math.inf) if isinstance(values, list) else math.inf
 
 
-def on_cpu(tree: Any) -> Any:
-    """CPU tensors, all zeros, for a tree's meta tensors; None if they would be too large."""
+def to_host(tree: Any) -> Any:
+    """CPU tensors for a tree's meta tensors; None if they would be too large."""
     metas = [x for x in pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
     if sum(m.untyped_storage().nbytes() for m in metas) > _MOST_BYTES:
         return None
     return pytree.tree_map(_on_cpu, tree)
 
 
-def on_meta(tree: Any) -> Any:
+def to_meta(tree: Any) -> Any:
     """Meta tensors for a tree's tensors."""
     return pytree.tree_map_only(
         torch.Tensor, lambda x: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), tree
     )
 
 
+def raise_if_refused(op: OpOverload, values: list[Any], random: bool) -> None:
+    """Raise what an elementwise op raises on CPU for such numbers, whatever the sizes.
+
+    values: the op's arguments in schema order, with TensorOperand and ScalarOperand.
+    """
+    said = _said_by_cpu(op, [], _host_arguments(op, values, _one_element))
+    if said is None:
+        return
+    # Other arguments may be wrong as well, which shape functions say with the true sizes.
+    ones = pytree.tree_map(lambda x: replace(x, value=type(x.value)(1)) if isinstance(x, ScalarOperand) else x, values)
+    if random or _said_by_cpu(op, [], _host_arguments(op, ones, _one_element)) is None:
+        raise said
+
+
+def _one_element(x: TensorOperand) -> torch.Tensor:
+    return torch.zeros([min(n, 1) for n in x.sizes], dtype=x.dtype)
+
+
+def _host_arguments(
+    op: OpOverload, values: list[Any], tensor: Callable[[TensorOperand], torch.Tensor]
+) -> dict[str, Any]:
+    """The op's arguments by name, for the CPU; what makes tensors makes one of one element."""
+    takes_numbers = torch._C._should_allow_numbers_as_tensors(op._opname)
+    named = {}
+    for argument, value in zip(op._schema.arguments, values, strict=True):
+        wrapped = "Tensor" in str(argument.type) and not takes_numbers
+
+        def on_cpu(x: Any, wrapped: bool = wrapped) -> Any:
+            if isinstance(x, TensorOperand):
+                return tensor(x)
+            if isinstance(x, ScalarOperand):
+                return torch.tensor(x.value) if wrapped else x.value
+            return x
+
+        named[argument.name] = [1] if argument.name == "size" else pytree.tree_map(on_cpu, value)
+    return named
+
+
 def _said_by_cpu(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Exception | None:
-    host = on_cpu((args, kwargs))
+    host = to_host((args, kwargs))
     if host is not None:
         try:
             op(*host[0], **host[1])
@@ -86,7 +171,10 @@ def check_cast(result: torch.dtype, target: torch.dtype) -> None:
 
 def _on_cpu(x: Any) -> Any:
     if isinstance(x, torch.Tensor):
-        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).zero_()
+        if not x.is_meta:
+            return x
+        made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+        return made.fill_(1) if x.is_floating_point() else made.zero_()
     return torch.device("cpu") if isinstance(x, torch.device) else x
 
 

@@ -1,4 +1,4 @@
-"""Memory formats PyTorch's shape functions don't know for this backend."""
+"""Where PyTorch's shape functions are not right for this backend, or missing: memory formats, and what they refuse."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ _CONVOLUTIONS = frozenset(
     {"aten::convolution", "aten::_convolution", "aten::convolution_overrideable", "aten::_convolution.deprecated"}
 )
 
+# Their shape functions refuse what other devices take: torch._grouped_mm's asks for bfloat16 and CUDA's alignment.
+SHAPED_BY_THE_LOWERING = frozenset({"aten::_grouped_mm"})
+
 
 def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
     """The fake result of an op with the strides it has on CPU.
@@ -23,11 +26,29 @@ def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
         wanted = torch.channels_last if out.ndim == 4 else torch.channels_last_3d
         follows = any(_suggests(t, wanted) for t in args[:2])
         return torch.empty_like(out, memory_format=wanted if follows else torch.contiguous_format)
+    if op.name() == "aten::geqrf":
+        factors, tau = out
+        return factors.mT.contiguous().mT, tau
     if op.name() == "aten::_ctc_loss":
         # The lengths of the targets are values of the program: they must not be in the shape of log alpha.
         steps, batch, _ = args[0].shape
         return out[0], out[1].new_empty(batch, steps, 2 * label_count(steps, args[1].shape) + 1)
     return out
+
+
+# The CPU's kernels copy a transform to an `out=` tensor that they made contiguous.
+_CONTIGUOUS_OUTS = frozenset({"aten::_fft_c2c.out", "aten::_fft_r2c.out", "aten::_fft_c2r.out"})
+
+
+def resized(op: OpOverload, fake: torch.Tensor, promised: torch.Tensor) -> torch.Tensor:
+    """An `out=` tensor, which running `op` without data left as `fake`, as it is once resized to what is promised.
+
+    C++ gives it the strides of a new result. Shape functions in Python make it contiguous; some ops have none.
+    """
+    right = torch._C.DispatchKey.Meta not in op.py_kernels or op.name() in _CONTIGUOUS_OUTS
+    if right and fake.shape == promised.shape:
+        return fake
+    return torch.empty_strided(promised.shape, promised.stride(), dtype=fake.dtype, device="meta")
 
 
 def _suggests(tensor: torch.Tensor, wanted: torch.memory_format) -> bool:

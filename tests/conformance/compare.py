@@ -69,8 +69,7 @@ def _check_values(g: torch.Tensor, e: torch.Tensor, i: int, op: OpInfo, referenc
         torch.testing.assert_close(g, e, rtol=rtol, atol=atol, equal_nan=True, check_stride=False)
     except AssertionError as error:
         if e.layout == torch.strided and (e.dtype.is_floating_point or e.dtype.is_complex):
-            # The op may not take double precision.
-            true = dict(enumerate(pytree.tree_leaves(reference()))).get(i)
+            true = dict(enumerate(pytree.tree_leaves(reference()))).get(i)  # None if the CPU can't run it
             if isinstance(true, torch.Tensor) and true.shape == e.shape and _as_near(g, e, true, rtol, atol):
                 return
         raise Wrong(f"result {i}: " + " ".join(str(error).split())) from None

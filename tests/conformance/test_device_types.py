@@ -1,5 +1,5 @@
-"""PyTorch's databases of modules, optimizers and foreach ops, instantiated for the device by PyTorch's own machinery for
-device-generic tests, and compared with the CPU."""
+"""PyTorch's databases of modules, optimizers and foreach ops against the CPU, instantiated by its own machinery for
+device-generic tests."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def _made(cls: type[nn.Module], case: Any, dtype: torch.dtype, training: bool) -
 
 
 def _step(module: nn.Module, inputs: tuple[Any, Any]) -> list[Any]:
-    """Outputs, gradients and buffers of one forward and backward; nothing random is among the module's layers."""
+    """Outputs, gradients and buffers of one forward and backward, without dropout."""
     for layer in module.modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd):
             layer.p = 0.0
-        elif isinstance(layer, nn.MultiheadAttention):
+        elif isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
             layer.dropout = 0.0
     args, kwargs = inputs
     outs = [x for x in pytree.tree_leaves(module(*args, **kwargs)) if isinstance(x, torch.Tensor)]

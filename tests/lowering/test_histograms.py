@@ -35,7 +35,15 @@ def test_histogram_of_points() -> None:
 def test_histc(dtype: torch.dtype) -> None:
     x = X.to(dtype)
     check(aten.histc.default, x, 7)
-    check(aten.histc.default, x, 4, -1, 0.5)
-    check(aten.histc.default, torch.tensor([1, 1, 2], dtype=dtype), 2, 1, 2)
-    check(aten.histc.default, torch.ones(3, dtype=dtype), 3)
-    check(aten.histc.default, torch.zeros(0, dtype=dtype), 3)
+    check(aten.histc.default, x, 5, -0.5, 1)
+    check(aten.histc.default, torch.tensor([0, 1, 2, 2, 3, 4, 5, float("nan")], dtype=dtype), 5, 0, 4)
+    check(aten.histc.default, torch.ones(3, dtype=dtype), 4)
+    check(aten.histc.default, torch.zeros(0, dtype=dtype), 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
+def test_histc_of_integers(dtype: torch.dtype) -> None:
+    """As on CUDA; the CPU has none."""
+    x = torch.tensor([0, 3, 1, 3, 3, 7, 90], dtype=dtype, device="tpu")
+    counts = torch.histc(x, bins=8, min=0, max=7)
+    assert counts.dtype == dtype and counts.tolist() == [1, 1, 0, 3, 0, 0, 0, 1]

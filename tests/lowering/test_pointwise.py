@@ -286,3 +286,14 @@ def test_polynomials(name):
     op = getattr(aten, f"special_{name}")
     check(op.default, torch.linspace(-2, 2, 9, dtype=torch.float64)[:, None], torch.tensor([-1, 0, 1, 2, 5]))
     check(op.n_scalar, torch.linspace(-1, 1, 5), 3)
+
+
+def test_erfinv_near_its_ends() -> None:
+    x = torch.cat([torch.linspace(-0.999999, 0.999999, 501), torch.tensor([1e-20, -0.0, 1, -1, 2, NAN])])
+    got, exact = lowered(aten.erfinv.default, x), torch.erfinv(x.double())
+    torch.testing.assert_close(got.double(), exact, rtol=5e-7, atol=0, equal_nan=True)
+
+
+def test_nextafter_promotes_first() -> None:
+    check(aten.nextafter.default, torch.tensor([1.0, -2.0]), torch.tensor([3.0, -5.0], dtype=torch.float64))
+    check(aten.nextafter.default, torch.tensor([1.0, -2.0]).bfloat16(), torch.tensor(3.0).bfloat16())

@@ -33,3 +33,8 @@ def test_bucketize(boundaries: torch.Tensor, right: bool) -> None:
     check(aten.bucketize.Tensor, torch.tensor(3.0), boundaries, right=right)
     check(aten.bucketize.Scalar, 7.5, boundaries, right=right)
     check(aten.bucketize.Tensor, torch.arange(9), boundaries.nan_to_num().long(), right=right)
+
+
+def test_searchsorted_of_nothing():
+    check(aten.searchsorted.Tensor, torch.empty(0, 0), torch.empty(0, 0))
+    check(aten.searchsorted.Tensor, torch.arange(3.0), torch.empty(2, 0))

@@ -26,22 +26,6 @@ def histogram_of_edges(x: Any, bins: Any, *, weight: Any, density: bool) -> tupl
     return _counts(x.reshape(-1, 1), [bins], weight, density), bins
 
 
-@lowers("aten::histc")
-def histc(x: Any, bins: int, low: float, high: float) -> Any:
-    """The number of elements in each of `bins` equal parts of [low, high], of the values' own range if those are equal."""
-    if low > high:
-        raise ValueError("torch.histc: max must be larger than min")
-    x = x.reshape(-1)
-    low, high = jnp.asarray(low, x.dtype), jnp.asarray(high, x.dtype)
-    if x.size:
-        own = low == high
-        low, high = jnp.where(own, x.min(), low), jnp.where(own, x.max(), high)
-    flat = low == high
-    low, high = jnp.where(flat, low - 1, low), jnp.where(flat, high + 1, high)
-    where = jnp.clip(((x - low) * bins / (high - low)).astype(jnp.int32), 0, bins - 1)
-    return jnp.zeros(bins, x.dtype).at[where].add(((x >= low) & (x <= high)).astype(x.dtype))
-
-
 @lowers("aten::_histogramdd_bin_edges")
 def bin_edges(x: Any, bins: Sequence[int], *, range: Sequence[float] | None, weight: Any, density: bool) -> list[Any]:
     return _edges(x.reshape(-1, len(bins)), bins, range)
@@ -56,6 +40,24 @@ def histogramdd(x: Any, bins: Sequence[int], *, range: Sequence[float] | None, w
 @lowers("aten::_histogramdd_from_bin_tensors")
 def histogramdd_of_edges(x: Any, bins: Sequence[Any], *, weight: Any, density: bool) -> Any:
     return _counts(x.reshape(-1, len(bins)), bins, weight, density)
+
+
+@lowers("aten::histc")
+def histc(x: Any, bins: int, low: Any, high: Any) -> Any:
+    """Counts in `bins` even parts of [low, high]; where those are equal, of the range of the values."""
+    if low > high:
+        raise ValueError("torch.histc: max must be larger than min")
+    kind, x = x.dtype, x.reshape(-1)
+    x = x.astype(jnp.promote_types(kind, jnp.int32)) if kind.kind in "iu" else x
+    if low == high and x.size:
+        low, high = x.min(), x.max()
+    low, high = jnp.asarray(low, x.dtype), jnp.asarray(high, x.dtype)
+    flat = low == high
+    low, high = jnp.where(flat, low - 1, low), jnp.where(flat, high + 1, high)
+    part = (x - low) * bins
+    part = lax.div(part, jnp.broadcast_to(high - low, part.shape)).astype(jnp.int32)
+    inside = (x >= low) & (x <= high)
+    return jnp.zeros(bins, kind).at[jnp.clip(part, 0, bins - 1)].add(inside.astype(kind))
 
 
 def _edges(points: Any, bins: Sequence[int], limits: Sequence[float] | None) -> list[Any]:

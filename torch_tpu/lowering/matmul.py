@@ -148,7 +148,7 @@ def grouped_mm(a: Any, b: Any, offs: Any, bias: Any, out_dtype: Any) -> Any:
         value = _grouped_contraction(a.T, b, offs)
     if bias is not None:
         value = value + bias
-    return value.astype(dtypes.to_jax(out().dtype))
+    return value.astype(a.dtype if out_dtype is None else dtypes.to_jax(out_dtype))
 
 
 def _tiles(rows: int, offs: Any) -> tuple[Any, Any, Any, int]:

@@ -26,7 +26,7 @@ _FLOAT = {
     "deg2rad": lambda x: x * np.asarray(math.pi / 180, x.dtype),
     "erf": lambda x: lax.erf(x),
     "erfc": lambda x: lax.erfc(x),
-    "erfinv": lambda x: lax.erf_inv(x),
+    "erfinv": lambda x: erfinv(x),
     "exp": lambda x: lax.exp(x),
     "exp2": lambda x: lax.exp2(x),
     "expm1": lambda x: lax.expm1(x),
@@ -95,6 +95,15 @@ def _is_float(x: Any) -> bool:
 
 def _is_complex(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.complexfloating)
+
+
+def erfinv(x: Any) -> Any:
+    """XLA's, which is good to some units in the last place, and a Newton step on erf, or erfc near the ends."""
+    value = lax.erf_inv(x)
+    goal, size = jnp.abs(x), jnp.abs(value)
+    short = jnp.where(goal < 0.5, goal - lax.erf(size), lax.erfc(size) - (1 - goal))
+    step = short * lax.exp(size * size) * np.asarray(math.sqrt(math.pi) / 2, x.dtype)
+    return jnp.where(goal < 1, value + jnp.sign(x) * step, value)
 
 
 def trunc(x: Any) -> Any:
@@ -402,7 +411,8 @@ def copysign(x: Any, y: Any) -> Any:
 
 @lowers("aten::nextafter", rows="pointwise")
 def nextafter(x: Any, y: Any) -> Any:
-    return lax.nextafter(*jnp.broadcast_arrays(x, y))
+    dtype = dtypes.result_type(x, y)  # the neighbour is one in this type, not in a wider one
+    return lax.nextafter(*jnp.broadcast_arrays(dtypes.as_array(x, dtype), dtypes.as_array(y, dtype)))
 
 
 @pointwise("aten::heaviside")

@@ -59,9 +59,7 @@ def per_tensor(x: Any, scale: float, zero_point: int, low: int, high: int) -> tu
 
 
 @lowers("aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
-def per_tensor_of_tensors(
-    x: Any, scale: Any, zero_point: Any, enabled: Any, low: int, high: int
-) -> tuple[Any, Any]:
+def per_tensor_of_tensors(x: Any, scale: Any, zero_point: Any, enabled: Any, low: int, high: int) -> tuple[Any, Any]:
     _check(low, high)
     value, within = _quantized(x, scale.reshape(()), zero_point.reshape(()), low, high)
     on = enabled.reshape(-1)[0] != 0

@@ -309,6 +309,8 @@ def _coins(p: Any) -> Any:
 
 @lowers("aten::native_dropout", random=True)
 def native_dropout(x: Any, p: float, train: bool | None) -> Any:
+    if not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={1 - p}")
     if train is False or x.size == 0:
         return x, jnp.ones(x.shape, bool)
     kept = _unit(draw(x.size), torch.float32).reshape(x.shape) < np.float32(1 - p)
@@ -378,7 +380,7 @@ def poisson(rate: Any) -> Any:
 @lowers("aten::binomial", random=True)
 def binomial(count: Any, prob: Any) -> Any:
     """Small means by inversion, large ones by Hormann's transformed rejection (BTRS), for p <= 1/2 by symmetry."""
-    shape = tuple(out().shape)
+    shape = jnp.broadcast_shapes(count.shape, prob.shape)
     dtype = _sampling(count.dtype)
     n, p = (jnp.broadcast_to(v, shape).reshape(-1).astype(dtype) for v in (count, prob))
     q = jnp.minimum(p, 1 - p)
@@ -478,3 +480,18 @@ def _gamma(alpha: Any) -> Any:
 @lowers("aten::_standard_gamma_grad")
 def standard_gamma_grad(alpha: Any, sample: Any) -> Any:
     return lax.random_gamma_grad(alpha, sample)
+
+
+@lowers("aten::_dirichlet_grad")
+def dirichlet_grad(sample: Any, alpha: Any, total: Any) -> Any:
+    """dx/da / (1 - x) of x ~ Beta(a, b), implicitly: -(dI_x(a, b) / da) / pdf(x), the slope by central differences.
+
+    PyTorch's kernel has series and fitted polynomials for it, which are right to one part in a thousand.
+    """
+    x, a, sum_ = (v.astype(jnp.float64) for v in jnp.broadcast_arrays(sample, alpha, total))
+    b = sum_ - a
+    h = 1e-4 * a
+    slope = (lax.betainc(a + h, b, x) - lax.betainc(a - h, b, x)) / (2 * h)
+    log_beta = lax.lgamma(a) + lax.lgamma(b) - lax.lgamma(sum_)
+    pdf = lax.exp((a - 1) * lax.log(x) + (b - 1) * lax.log1p(-x) - log_beta)
+    return (-slope / pdf / (1 - x)).astype(sample.dtype)

@@ -226,7 +226,9 @@ def vector_norm(x: Any, order: float, dim: Any = None, keepdim: bool = False, *,
     if order < 0:
         needs_exact(x)
     x = reducing(x, axes(dim, x.ndim), 0)
-    return _result(norm(x if dtype is None else dtypes.cast(x, dtype), order, axes(dim, x.ndim), keepdim))
+    # An extremum is one of the absolute values as they are, by which its gradient finds it.
+    x = x if dtype is None or math.isinf(order) else dtypes.cast(x, dtype)
+    return _result(norm(x, order, axes(dim, x.ndim), keepdim))
 
 
 @lowers("aten::linalg__powsum")

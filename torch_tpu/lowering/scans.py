@@ -34,9 +34,10 @@ def _running(scan: Callable[..., Any], x: Any, dim: int) -> Any:
 def logcumsumexp(x: Any, dim: int) -> Any:
     if x.ndim == 0:
         return x
-    if out().dtype.is_complex:
+    dtype = dtypes.to_torch(x.dtype)
+    if dtype.is_complex:
         return lax.associative_scan(logaddexp, x, axis=dim % x.ndim)
-    wide = jnp.moveaxis(x.astype(dtypes.to_jax(dtypes.opmath(out().dtype))), dim, -1)
+    wide = jnp.moveaxis(x.astype(dtypes.to_jax(dtypes.opmath(dtype))), dim, -1)
     return jnp.moveaxis(_logcumsumexp(wide), -1, dim).astype(x.dtype)
 
 

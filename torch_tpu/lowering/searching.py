@@ -43,7 +43,9 @@ def searchsorted(ordered: Any, x: Any, *, out_int32: bool, right: bool, side: st
         ordered = jnp.take_along_axis(ordered, sorter.astype(jnp.int32), -1)
     common = dtypes.result_type(ordered, x)
     ordered, x = dtypes.as_array(ordered, common), dtypes.as_array(x, common)
-    if ordered.ndim == 1:
+    if x.size == 0:
+        points = jnp.zeros(x.shape, jnp.int32)
+    elif ordered.ndim == 1:
         points = insertion_points(ordered, x, right)
     else:
         rows, queries = ordered.reshape(-1, ordered.shape[-1]), x.reshape(-1, x.shape[-1])

@@ -46,11 +46,12 @@ def functional(op: OpOverload) -> Functional | None:
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     # The functional op returns what is returned anew first, then the new values of what is updated.
     written.sort(key=lambda a: not a.is_out)
-    kept = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
+    # As a set: polygamma(n, self) is in place polygamma_(self, n).
+    kept = {(a.name, str(a.type)) for a in schema.arguments if not a.is_out}
     had = {n for n, _ in kept}
     for candidate in _candidates(op):
         c = candidate._schema
-        if c.is_mutable or [(a.name, str(a.type)) for a in c.arguments if a.name not in _FACTORY - had] != kept:
+        if c.is_mutable or {(a.name, str(a.type)) for a in c.arguments if a.name not in _FACTORY - had} != kept:
             continue
         fresh = [r for r in schema.returns if r.alias_info is None]
         # The schemas of in-place foreach ops return nothing; the functional ones return the new lists.

@@ -1,0 +1,74 @@
+"""Wrong calls raise what they raise on the CPU, whether or not a program of such a call is there already."""
+
+import pytest
+import torch
+from parity import on_both
+
+FLOATS, BYTES = torch.zeros(3), torch.zeros(3, dtype=torch.uint8)
+REFUSED = {
+    "exponential": (FLOATS, lambda x: x.exponential_(1.0).zero_(), lambda x: x.exponential_(0.0)),
+    "cauchy": (FLOATS, lambda x: x.cauchy_(0, 1).zero_(), lambda x: x.cauchy_(0, 0)),
+    "log_normal": (FLOATS, lambda x: x.log_normal_(0, 1).zero_(), lambda x: x.log_normal_(0, 0)),
+    "geometric": (FLOATS, lambda x: x.geometric_(0.5).zero_(), lambda x: x.geometric_(1.0)),
+    "uniform": (FLOATS, lambda x: x.uniform_(1, 3).zero_(), lambda x: x.uniform_(3, 1)),
+    "uniform beyond half": (FLOATS.half(), lambda x: x.uniform_(0, 1).zero_(), lambda x: x.uniform_(0, 1e9)),
+    "normal": (FLOATS, lambda x: x.normal_(0, 1).zero_(), lambda x: x.normal_(0, -1)),
+    "random": (FLOATS, lambda x: x.random_(1, 3).zero_(), lambda x: x.random_(3, 1)),
+    "random to": (FLOATS, lambda x: x.random_(3).zero_(), lambda x: x.random_(0)),
+    "random beyond bytes": (BYTES, lambda x: x.random_(3).zero_(), lambda x: x.random_(300)),
+    "bernoulli": (FLOATS, lambda x: x.bernoulli_(0.5).zero_(), lambda x: x.bernoulli_(1.5)),
+    "randint_like": (FLOATS, lambda x: torch.randint_like(x, 1, 3) * 0, lambda x: torch.randint_like(x, 3, 1)),
+    "dropout": (FLOATS, lambda x: torch.native_dropout(x, 0.5, True)[0], lambda x: torch.native_dropout(x, 1.5, True)),
+    "fill": (BYTES, lambda x: x.fill_(255), lambda x: x.fill_(256)),
+    "fill with a negative number": (BYTES.char(), lambda x: x.fill_(-128), lambda x: x.fill_(-129)),
+    "full": (BYTES, lambda x: x.new_full((2,), 7), lambda x: x.new_full((2,), 300)),
+    "masked_fill": (BYTES, lambda x: x.masked_fill(x == 0, 3), lambda x: x.masked_fill(x == 0, 300)),
+    "division by zero": (BYTES, lambda x: x // 3, lambda x: x // 0),
+    "remainder by zero": (BYTES.long(), lambda x: x % 3, lambda x: x % 0),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_numbers_that_an_op_does_not_take(name):
+    x, taken, refused = REFUSED[name]
+    on_both(taken, x)
+    on_both(refused, x)
+
+
+def test_numbers_are_not_looked_at_where_there_is_nothing():
+    on_both(lambda x: x % 0, torch.zeros(0, dtype=torch.int64))
+
+
+KERNEL = {
+    "a mask that is none": lambda x: x.masked_scatter(torch.ones(4, dtype=torch.uint8, device=x.device), x),
+    "weights that are integers": lambda x: x.long().multinomial(2),
+    "boundaries of two dimensions": lambda x: torch.bucketize(x, x.reshape(2, 2)),
+    "extrema into other dtypes": lambda x: torch.aminmax(x, dim=0, out=(x.double().sum(), x.double().sum())),
+    "a view out of bounds": lambda x: x.as_strided_scatter(x.reshape(2, 2), (2, 2), (200, 200)),
+}
+
+
+@pytest.mark.parametrize("name", KERNEL)
+def test_what_only_kernels_check(name):
+    on_both(KERNEL[name], torch.arange(4.0))
+
+
+OVERLAPPING = {
+    "kthvalue": lambda x: torch.kthvalue(
+        x, 1, out=(x[:1].squeeze(), torch.empty((), dtype=torch.int64, device=x.device))
+    ),
+    "masked_select": lambda x: torch.masked_select(x, x > 1, out=x),
+    "take": lambda x: torch.take(x, torch.tensor([0, 1, 2, 3], device=x.device), out=x),
+    "cat": lambda x: torch.cat([x[:2], x[2:]], out=x),
+    "add, partly": lambda x: torch.add(x[:3], 1, out=x[1:]),
+    "add, wholly": lambda x: torch.add(x[:3], 1, out=x[:3]),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_outs_that_overlap_operands(name):
+    on_both(OVERLAPPING[name], torch.arange(4.0))
+
+
+def test_outs_of_ops_that_have_no_shape_function():
+    on_both(lambda x: torch.logcumsumexp(x, 0, out=torch.empty_like(x)), torch.arange(4.0))

@@ -1,0 +1,63 @@
+"""TPU chips that are not here: libtpu compiles programs for them on any machine."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from . import compiler
+
+# libtpu asks a metadata server for minutes which chips there are, unless it is told. Not for hosts that have some.
+_NO_CHIPS = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # nobody holds a chip, so several processes may
+}
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TPU_STDERR_LOG_LEVEL": "3"}
+
+
+class Topology:
+    """Chips by name, as libtpu names them: "v5e:2x2", "v6e:4x4", "v5p:2x2x1". ImportError without libtpu, RuntimeError
+    for a name it does not know."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        with _environment({**_NO_CHIPS, **_QUIET}):
+            self._device = _devices(name)[0]
+
+    def compile(self, artifact: bytes) -> Any:
+        """The executable for one of the chips of a portable StableHLO artifact, as `compiler.stablehlo` makes it.
+
+        Raises RuntimeError with the compiler's message.
+        """
+        from jax._src.interpreters import mlir
+        from jax._src.lib import _jax, xla_client
+        from jaxlib.mlir.dialects import stablehlo
+
+        module = stablehlo.deserialize_portable_artifact(mlir.make_ir_context(), artifact)
+        options = xla_client.CompileOptions.ParseFromString(compiler.compile_options())
+        return self._device.client.compile(module, _jax.DeviceList((self._device,)), options)
+
+
+@functools.cache
+def _devices(name: str) -> list[Any]:
+    import libtpu  # noqa: F401 - JAX's own message does not say what to install
+    from jax.experimental import topologies
+
+    return topologies.get_topology_desc(name, platform="tpu").devices
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Variables that are set for a while unless the user has set them."""
+    mine = [name for name in variables if name not in os.environ]
+    os.environ.update({name: variables[name] for name in mine})
+    try:
+        yield
+    finally:
+        for name in mine:
+            os.environ.pop(name, None)
