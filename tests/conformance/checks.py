@@ -160,6 +160,10 @@ def _into(op: OpInfo, like: Any, make: Callable[..., torch.Tensor], sample: Samp
     outs = pytree.tree_map(lambda x: make(x, device), like)
     before = [x.data_ptr() for x in pytree.tree_leaves(outs)]
     result = op(sample.input, *sample.args, **sample.kwargs, out=outs)
+    if device.type == "cpu":
+        # Some CPU kernels (narrow_copy, avg_pool3d) forget the strides of `out`.
+        for x, right in zip(pytree.tree_leaves(outs), pytree.tree_leaves(_run(op, sample)), strict=True):
+            x.copy_(right)
     kept = [a == x.data_ptr() for a, x in zip(before, pytree.tree_leaves(outs), strict=True)]
     strides = [x.stride() for x in pytree.tree_leaves(outs) if x.numel()]
     if op.name in _UP_TO_A_BASIS:
