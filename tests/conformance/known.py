@@ -7,8 +7,15 @@ KNOWN: list[tuple[str, str, str, str]] = [
         "nn.functional.scaled_dot_product_attention",
         "float32",
         "gradgrad",
-        "The gradient of the fused attention has none itself, as on other devices; the CPU takes the composite for three "
-        "dimensions. `sdpa_kernel(SDPBackend.MATH)` has all of them.",
+        "The gradient of the fused attention has none itself, as on other devices; the CPU takes the composite for "
+        "three dimensions. `sdpa_kernel(SDPBackend.MATH)` has all of them.",
+    ),
+    (
+        "nn.functional.scaled_dot_product_attention",
+        "float16",
+        "backward",
+        "The gradient of the fused attention starts from the output rounded to float16, as on other devices; it is off "
+        "by one unit in the last place of the largest gradient, which small ones show.",
     ),
     ("to_sparse", "*", "*", "The device has no sparse layouts; they are refused by name."),
     ("sparse.*", "*", "*", "The device has no sparse layouts; they are refused by name."),
