@@ -3,6 +3,13 @@
 # (operator, dtype, kind of check, reason), with wildcards.
 KNOWN: list[tuple[str, str, str, str]] = [
     ("chalf", "*", "*", "XLA has no complex numbers of half precision (complex32)."),
+    (
+        "nn.functional.scaled_dot_product_attention",
+        "float32",
+        "gradgrad",
+        "The gradient of the fused attention has none itself, as on other devices; the CPU takes the composite for three "
+        "dimensions. `sdpa_kernel(SDPBackend.MATH)` has all of them.",
+    ),
     ("to_sparse", "*", "*", "The device has no sparse layouts; they are refused by name."),
     ("sparse.*", "*", "*", "The device has no sparse layouts; they are refused by name."),
 ]
