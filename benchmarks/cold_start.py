@@ -1,7 +1,7 @@
 """How long a first forward and training step take: `python benchmarks/cold_start.py`.
 
-A Qwen3 of 4 layers, 256 wide, batch 2x64, in a process of its own: with an empty cache of programs, then with the one it
-left. Imports (late ones too) and the start of the device do not count. Processor time tells a busy machine apart.
+A Qwen3 of 4 layers, 256 wide, batch 2x64, in a process of its own: with an empty cache of programs, then with the one
+that left. Imports (late ones too) and the start of the device do not count. Processor time tells a busy machine apart.
 """
 
 from __future__ import annotations

@@ -6,7 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("import_time", "dispatch", "compiles", "second_process", "memory", "embeddings", "speed", "cold_start", "generation")
+NAMES = (
+    "import_time",
+    "dispatch",
+    "compiles",
+    "second_process",
+    "memory",
+    "embeddings",
+    "speed",
+    "cold_start",
+    "generation",
+)
 
 
 def main() -> int:

@@ -169,7 +169,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("register_ops", &register_ops);
   m.def("clear_programs", &clear_programs);
   m.def("cpu_fallbacks", &cpu_fallbacks);
-  m.def("set_cpu_fallback", &set_cpu_fallback);
+  m.def("set_cpu_fallback", &allow_cpu_fallback);
   m.def("cpu_fallback", &cpu_fallback);
   m.def("set_debug_mode", &set_debug_mode);
   m.def("debug_mode", &debug_mode);

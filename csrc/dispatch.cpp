@@ -68,6 +68,11 @@ class ProgramCache {
     programs_.clear();
   }
 
+  void forget_fallbacks() {
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    std::erase_if(programs_, [](const auto& entry) { return entry.second->fallback; });
+  }
+
  private:
   struct Flight {
     std::mutex mutex;
@@ -207,6 +212,13 @@ void register_ops(const std::vector<std::string>& names) {
 
 void clear_programs() {
   cache().clear();
+}
+
+void allow_cpu_fallback(bool on) {
+  set_cpu_fallback(on);
+  if (!on) {
+    cache().forget_fallbacks();
+  }
 }
 
 std::map<std::string, int64_t> cpu_fallbacks() {

@@ -20,6 +20,9 @@ void register_ops(const std::vector<std::string>& names);
 // Forgets all programs in memory.
 void clear_programs();
 
+// Lets ops that have no lowering run on the CPU, or raise again, also those that ran there before.
+void allow_cpu_fallback(bool on);
+
 // The ops that ran on the CPU because the user asked for it, and how often.
 std::map<std::string, int64_t> cpu_fallbacks();
 

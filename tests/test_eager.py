@@ -646,13 +646,13 @@ for _ in range(3):
 assert y.device.type == "tpu" and y.tolist() == [0, 2, 4]
 assert torch.tpu.cpu_fallbacks() == {"fallback_test::twice": 3}
 torch.tpu.set_fallback(None)
-z = torch.ones(2, device="tpu") + 1
-try:
-    torch.ops.fallback_test.twice(torch.ones(2, device="tpu"))
-except NotImplementedError:
-    pass
-else:
-    raise AssertionError
+for z in (torch.ones(2, device="tpu"), x):  # also the call that fell back before
+    try:
+        torch.ops.fallback_test.twice(z)
+    except NotImplementedError:
+        pass
+    else:
+        raise AssertionError
 """
 
 

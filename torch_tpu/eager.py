@@ -90,6 +90,9 @@ def op_info(name: str) -> OpInfo:
     return OpInfo(rule.runtime if rule else (), takes_rows, name in _INDEXING, random)
 
 
+# Composite `out=` forms that ask which device it is, or write through helpers that have no functional form.
+_OUT_FORMS = ("cummax.out", "cummin.out", "mode.values")
+
 # Composite ops with a gradient formula of their own, which a kernel therefore doesn't lose: one program, not several.
 _WITH_GRADIENT = frozenset({"aten::silu_backward", "aten::mish_backward"})
 
@@ -113,7 +116,7 @@ def ops_to_register() -> list[str]:
             views = any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
             if not views and torch.Tag.inplace_view not in op.tags:
                 names.append(name)
-    return [n.removeprefix("aten::") for n in names]
+    return [*(n.removeprefix("aten::") for n in names), *_OUT_FORMS]
 
 
 def build(name: str, values: list[Any], storages: list[Storage], with_rows: bool, fallback: bool) -> _C.Program:

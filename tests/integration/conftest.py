@@ -9,6 +9,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+# For models as small as these, threads cost torch on the CPU more than they bring, most of all on a busy machine.
+torch.set_num_threads(1)
+
 # torchvision's wheels are built for torch with CUDA: beside a torch without, their operators don't load, and the import
 # fails at the shape functions of two of them, which nothing here calls.
 if importlib.util.find_spec("torchvision") is not None:

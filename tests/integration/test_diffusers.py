@@ -19,17 +19,17 @@ def sd3() -> SD3Transformer2DModel:
     torch.manual_seed(0)
     return SD3Transformer2DModel(
         sample_size=8, patch_size=2, in_channels=4, num_layers=2, attention_head_dim=8, num_attention_heads=4,
-        joint_attention_dim=16, caption_projection_dim=32, pooled_projection_dim=16, out_channels=4, pos_embed_max_size=8,
-        qk_norm="rms_norm",
+        joint_attention_dim=16, caption_projection_dim=32, pooled_projection_dim=16, out_channels=4,
+        pos_embed_max_size=8, qk_norm="rms_norm",
     )  # fmt: skip
 
 
 def unet() -> UNet2DModel:
     torch.manual_seed(0)
     return UNet2DModel(
-        sample_size=16, in_channels=3, out_channels=3, layers_per_block=1, block_out_channels=(16, 32), norm_num_groups=8,
+        sample_size=16, in_channels=3, out_channels=3, layers_per_block=1, block_out_channels=(16, 32),
+        norm_num_groups=8, attention_head_dim=8,
         down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-        attention_head_dim=8,
     )  # fmt: skip
 
 
@@ -59,7 +59,11 @@ def unet_inputs() -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(
     ("make", "inputs", "channels_last"),
-    [(sd3, sd3_inputs, False), (unet, unet_inputs, False), (unet, unet_inputs, True)],
+    [
+        (sd3, sd3_inputs, False),
+        pytest.param(unet, unet_inputs, False, marks=pytest.mark.slow),
+        pytest.param(unet, unet_inputs, True, marks=pytest.mark.slow),
+    ],
 )
 def test_gradients_are_those_of_the_cpu(
     make: Callable[[], nn.Module], inputs: Callable[[], dict[str, Tensor]], channels_last: bool
@@ -83,6 +87,7 @@ def test_ddpm_denoises_as_on_the_cpu() -> None:
     torch.testing.assert_close(*map(torch.from_numpy, images), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_ddpm_takes_a_generator_of_the_device() -> None:
     pipe = DDPMPipeline(unet(), DDPMScheduler(num_train_timesteps=20)).to("tpu")
     pipe.set_progress_bar_config(disable=True)

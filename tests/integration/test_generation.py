@@ -47,7 +47,10 @@ def generated(device: str, **options: Any) -> torch.Tensor:
 def modes() -> list[Any]:
     """What is compiled waits for a backend of torch.compile."""
     skip = pytest.mark.skipif("tpu" not in torch._dynamo.list_backends(), reason="torch.compile has no backend 'tpu'")
-    return [pytest.param(m, marks=[skip] if "compiled" in m else []) for m in MODES]
+    slow = {"penalties", "no cache"}
+    return [
+        pytest.param(m, marks=[skip] if "compiled" in m else [pytest.mark.slow] if m in slow else []) for m in MODES
+    ]
 
 
 @pytest.mark.parametrize("mode", modes())
@@ -96,6 +99,7 @@ def test_text_pipelines() -> None:
     torch.testing.assert_close([g["score"] for g in got], [e["score"] for e in expected], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_image_pipeline() -> None:
     image = pytest.importorskip("PIL.Image")
     picture = image.fromarray(torch.randint(255, (40, 40, 3), dtype=torch.uint8).numpy())

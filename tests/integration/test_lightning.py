@@ -88,7 +88,7 @@ def fit(device: str, folder: Path, precision: str = "32", checkpoint: str | None
     return model
 
 
-@pytest.mark.parametrize("precision", ["32", "bf16"])
+@pytest.mark.parametrize("precision", ["32", pytest.param("bf16", marks=pytest.mark.slow)])
 def test_losses_are_those_of_the_cpu(precision: str, tmp_path: Path) -> None:
     got, expected = (torch.tensor(fit(d, tmp_path, precision).losses) for d in ("tpu", "cpu"))
     close = {"rtol": 1e-4, "atol": 1e-5} if precision == "32" else {"rtol": 5e-2, "atol": 5e-2}
@@ -96,6 +96,7 @@ def test_losses_are_those_of_the_cpu(precision: str, tmp_path: Path) -> None:
     assert len(got) == 8 and got[-1] < got[0]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_device_continues(tmp_path: Path) -> None:
     first = fit("tpu", tmp_path)
     resumed = fit("tpu", tmp_path, checkpoint=str(tmp_path / "tpu.ckpt"))

@@ -55,6 +55,7 @@ def test_embeddings_are_those_of_the_cpu(folder: Path) -> None:
     assert array.shape == (2, 32)
 
 
+@pytest.mark.slow
 def test_training_losses_are_those_of_the_cpu(folder: Path, tmp_path: Path, accelerate_on: On) -> None:
     data = Dataset.from_dict({"anchor": sentences(8, seed=1), "positive": sentences(8, seed=2)})
     results = []

@@ -21,7 +21,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param("resnet", marks=pytest.mark.slow), "vit"])
 def test_training_is_that_of_the_cpu(name: str) -> None:
     torch.manual_seed(0)
     architecture, options = MODELS[name]

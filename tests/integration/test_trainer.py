@@ -59,6 +59,7 @@ def test_losses_are_those_of_the_cpu(name: str, tmp_path: Path, accelerate_on: O
     assert len(got) == 4 and got[-1] < got[0]
 
 
+@pytest.mark.slow
 def test_evaluation_and_prediction(tmp_path: Path, accelerate_on: On) -> None:
     with accelerate_on("cpu"):
         expected = trainer(tmp_path, "cpu").predict(DATA[:6])

@@ -10,7 +10,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-WORDS = ("the cat sat on a mat and saw dog run up hill one two three four five six seven red green blue").split()
+SENTENCE = "the cat sat on a mat and saw dog run up hill one two three four five six seven red green blue"
+WORDS = SENTENCE.split()
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 CHAT = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} </s>{% endfor %}"
 
