@@ -8,8 +8,8 @@ KNOWN: list[tuple[str, str, str, str]] = [
         "nn.functional.scaled_dot_product_attention",
         "float32",
         "gradgrad",
-        "The gradient of the fused attention has none itself, as on other devices; the CPU takes the composite for three "
-        "dimensions. `sdpa_kernel(SDPBackend.MATH)` has all of them.",
+        "The gradient of the fused attention has none itself, as on other devices; the CPU takes the composite for "
+        "three dimensions. `sdpa_kernel(SDPBackend.MATH)` has all of them.",
     ),
     ("to_sparse", "*", "*", "The device has no sparse layouts; they are refused by name."),
     ("sparse.*", "*", "*", "The device has no sparse layouts; they are refused by name."),
