@@ -280,6 +280,7 @@ def test_out_forms_with_a_number_for_a_tensor(fn: Callable[[Tensor, Tensor], Any
         lambda x, o: torch.geqrf(x, out=(o, o.clone())),
         lambda x, o: torch.linalg.inv(x @ x.mT + torch.eye(3, device=x.device), out=o),
         lambda x, o: torch.linalg.solve(x[:, :3] + 9, x, out=o),
+        lambda x, o: torch.linalg.lstsq(x, x)[0],
         lambda x, o: torch.add(x.mT, 1, out=o),
         lambda x, o: torch.fft.rfft(x, dim=0, out=o.cfloat()),
         lambda x, o: torch.fft.ihfft(x, dim=0, out=o.cfloat()),

@@ -19,6 +19,7 @@ MODULES = (
     "grid_sampler",
     "histograms",
     "indexing",
+    "jagged",
     "linalg",
     "losses",
     "matmul",
