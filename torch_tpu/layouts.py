@@ -39,8 +39,8 @@ def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
     return out
 
 
-# The CPU's kernels copy a transform to an `out=` tensor that they made contiguous.
-_CONTIGUOUS_OUTS = frozenset({"aten::_fft_c2c.out", "aten::_fft_r2c.out", "aten::_fft_c2r.out"})
+# The CPU's kernels copy a transform or a factor to an `out=` tensor that they made contiguous.
+_CONTIGUOUS_OUTS = frozenset({"aten::_fft_c2c.out", "aten::_fft_r2c.out", "aten::_fft_c2r.out", "aten::cholesky.out"})
 
 
 def resized(op: OpOverload, fake: torch.Tensor, promised: torch.Tensor) -> torch.Tensor:

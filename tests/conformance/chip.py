@@ -3,6 +3,7 @@
     python tests/conformance/chip.py                          all cases that have no verdict yet, for v5e:2x2
     python tests/conformance/chip.py linalg.* --dtypes float32 --target v6e:2x2
     python tests/conformance/chip.py --again fail             the failed ones anew
+    python tests/conformance/chip.py _foreach_*               the database of the ops on lists of tensors is included
 
 A case is an op, a dtype and "forward" or "backward". Its samples run on the device as usual, and each program that was
 compiled for them is compiled for the chip, too; the case passes if all of them compile. Values are not looked at:
@@ -109,10 +110,9 @@ class Recorder:
 
 def judge(case: dict[str, str], recorder: Recorder, compiler: Compiler, samples: int) -> dict[str, Any]:
     """The case with its verdict, the ops that were lowered, the number of programs and the longest compile."""
-    import inputs
     import torch
 
-    op, dtype = inputs.operators()[case["op"]], getattr(torch, case["dtype"])
+    op, dtype = operators()[case["op"]], getattr(torch, case["dtype"])
     recorder.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -172,12 +172,22 @@ def serve(target: str, samples: int, programs: Path) -> None:
         print(json.dumps(verdict), file=answers, flush=True)
 
 
+def operators() -> dict[str, Any]:
+    """The entries of PyTorch's operator database and of those of its foreach ops, by name."""
+    import inputs
+    from torch.testing._internal import common_methods_invocations as database
+
+    kinds = ("unary", "binary", "pointwise", "reduce", "other")
+    foreach = [op for kind in kinds for op in getattr(database, f"foreach_{kind}_op_db")]
+    return {**inputs.operators(), **{op.full_name: op for op in foreach}}
+
+
 def cases(patterns: list[str], dtypes: list[str]) -> Iterator[dict[str, str]]:
     """The cases of the ops that a pattern fits. Without dtypes: `DTYPES`, or the first that an op takes."""
     import checks
     import inputs
 
-    for name, op in inputs.operators().items():
+    for name, op in operators().items():
         if any(fnmatch.fnmatch(name, p) for p in patterns):
             taken = {inputs.dtype_name(d): d for d in inputs.dtypes(op)}
             chosen = [d for d in taken if d in (dtypes or DTYPES)]

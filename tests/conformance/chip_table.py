@@ -33,8 +33,8 @@ KNOWN: list[tuple[str, str, str, str]] = [
 
 _INTRODUCTION = """# What compiles for TPU chips
 
-Every entry of PyTorch's operator database, lowered as on any machine and compiled ahead of time by libtpu {libtpu} for
-`{target}`, two samples of each dtype. Measured and written by `make chip`.
+Every entry of PyTorch's operator database and of those of its foreach ops, lowered as on any machine and compiled ahead
+of time by libtpu {libtpu} for `{target}`, two samples of each dtype. Measured and written by `make chip`.
 
 A case is forward, or forward and backward, and passes if every program that the device runs for its samples compiles
 for the chip. Ops that take neither float32 nor bfloat16 are checked in the first dtype they take. No values are
@@ -154,9 +154,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="default: out/chip-TARGET.jsonl")
     arguments = parser.parse_args()
     path = arguments.results or chip.results_of(arguments.target)
-    import inputs
-
-    order = {name: i for i, name in enumerate(inputs.operators())}
+    order = {name: i for i, name in enumerate(chip.operators())}
     verdicts = {key: v for key, v in run.read(path).items() if key[0] in order}
     verdicts = dict(sorted(verdicts.items(), key=lambda item: order[item[0][0]]))
     programs = [json.loads(line) for line in chip.programs_of(path).read_text().splitlines()]

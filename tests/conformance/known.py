@@ -4,7 +4,15 @@
 KNOWN: list[tuple[str, str, str, str]] = [
     ("linalg.lstsq*", "*", "out", "The CPU's solution of a tall system has gaps: it lies in a taller matrix."),
     ("matrix_exp", "*float16", "*", "PyTorch's CPU kernel gives NaN; the device's values are those of float32."),
+    ("masked_fill", "*", "errors", "Whether a complex value in a tensor is real is not known before it is computed."),
     ("chalf", "*", "*", "XLA has no complex numbers of half precision (complex32)."),
+    (
+        "nn.functional.scaled_dot_product_attention",
+        "float32",
+        "gradgrad",
+        "The gradient of the fused attention has none itself, as on other devices; the CPU takes the composite for "
+        "three dimensions. `sdpa_kernel(SDPBackend.MATH)` has all of them.",
+    ),
     ("to_sparse", "*", "*", "The device has no sparse layouts; they are refused by name."),
     ("sparse.*", "*", "*", "The device has no sparse layouts; they are refused by name."),
 ]
