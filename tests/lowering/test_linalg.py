@@ -193,6 +193,13 @@ def test_matrix_exp(dtype: torch.dtype) -> None:
         torch.testing.assert_close(got / expected.abs().max(), expected / expected.abs().max())
 
 
+def test_matrix_exp_of_16_bits_is_that_of_float32() -> None:
+    a = matrix(2, 4, 4).bfloat16()
+    assert torch.equal(
+        lowered(aten.linalg_matrix_exp.default, a), lowered(aten.linalg_matrix_exp.default, a.float()).bfloat16()
+    )
+
+
 @pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3)])
 def test_empty(shape: tuple[int, ...]) -> None:
     a = torch.zeros(shape)
