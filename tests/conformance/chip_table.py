@@ -39,6 +39,17 @@ of time by libtpu {libtpu} for `{target}`, two samples of each dtype. Measured a
 A case is forward, or forward and backward, and passes if every program that the device runs for its samples compiles
 for the chip. Ops that take neither float32 nor bfloat16 are checked in the first dtype they take. No values are
 compared: [operators.md](operators.md) does that on XLA's CPU plugin.
+
+What XLA's compiler for TPUs doesn't take, and what stands in for it:
+
+| not on TPUs | instead |
+| --- | --- |
+| products of int64 matrices | products of elements, summed (`lowering/matmul.py`) |
+| FFT in complex128 | products of matrices (`lowering/fft.py`) |
+| products of a matrix of 64 bits and one of 32, as in JAX's SVD | an SVD of our own (`lowering/linalg.py`) |
+| eigenvalues of general matrices, `ldl_factor`, `ldl_solve` | the host: [device.md](device.md), Ops on the host |
+| float64 | emulated by the compiler: slower, less range, long compiles |
+| complex32, sparse layouts | NotImplementedError that names them |
 """
 
 
