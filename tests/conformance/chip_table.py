@@ -28,7 +28,6 @@ KNOWN: list[tuple[str, str, str, str]] = [
     ("to_sparse", "*", "*", _SPARSE),
     ("sparse.*", "*", "*", _SPARSE),
     ("chalf", "*", "*", "JAX and XLA have no complex32; such tensors are refused by name."),
-    ("tensor_split", "*", "*", "PyTorch wants a tensor of indices on the CPU, on every device."),
 ]
 
 _INTRODUCTION = """# What compiles for TPU chips

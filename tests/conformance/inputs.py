@@ -120,14 +120,14 @@ def _device(x: Any) -> Any:
 
 
 def _moved(x: torch.Tensor, storages: dict[int, torch.Tensor], device: str = "tpu") -> torch.Tensor:
+    if x.is_meta or hasattr(x, _STAYS):
+        return x
     with torch.no_grad():
         moved = _detached(x.detach(), storages, device)
     return moved.requires_grad_() if x.requires_grad else moved
 
 
 def _detached(x: torch.Tensor, storages: dict[int, torch.Tensor], device: str) -> torch.Tensor:
-    if x.is_meta or getattr(x, _STAYS, False):
-        return x
     if x.layout != torch.strided:
         return x.to(device, copy=True)
     if x.is_conj():
