@@ -168,10 +168,11 @@ def test_singular_values_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_svd_of_low_rank(dtype: torch.dtype) -> None:
-    a = matrix(5, 1, dtype=dtype) @ matrix(1, 4, dtype=dtype)
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_svd_of_low_rank(rank: int, dtype: torch.dtype) -> None:
+    a = matrix(6, rank, dtype=dtype) @ matrix(rank, 5, dtype=dtype)
     u, s, vh = lowered(aten._linalg_svd.default, a, True)
-    near((u[:, :4] * s) @ vh, a)
+    near((u[:, :5] * s) @ vh, a)
     orthonormal(u)
     orthonormal(vh.mH)
 
