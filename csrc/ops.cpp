@@ -25,6 +25,7 @@
 #include <c10/util/strides.h>
 #include <torch/library.h>
 
+#include <limits>
 #include <map>
 #include <mutex>
 #include <set>
@@ -332,6 +333,31 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
   return at::_native_batch_norm_legit(input, weight, bias, training, momentum, eps);
 }
 
+std::tuple<at::Tensor&, at::Tensor&, at::Tensor&> native_batch_norm_out(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
+    const std::optional<at::Tensor>& mean, const std::optional<at::Tensor>& var, bool training, double momentum, double eps,
+    at::Tensor& out, at::Tensor& save_mean, at::Tensor& save_invstd) {
+  if (mean.has_value() && mean->defined() && var.has_value() && var->defined()) {
+    at::Tensor m = *mean, v = *var;
+    return at::_native_batch_norm_legit_out(out, save_mean, save_invstd, input, weight, bias, m, v, training, momentum, eps);
+  }
+  return at::_native_batch_norm_legit_out(out, save_mean, save_invstd, input, weight, bias, training, momentum, eps);
+}
+
+// The statistics of channels begin empty.
+void observe(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  auto arguments = torch::jit::last(*stack, 13);
+  if (arguments[11].toBool() && arguments[3].toTensor().numel() == 0) {
+    int64_t channels = arguments[0].toTensor().size(arguments[10].toInt());
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    arguments[3].toTensor().resize_({channels}).fill_(kInfinity);
+    arguments[4].toTensor().resize_({channels}).fill_(-kInfinity);
+    arguments[5].toTensor().resize_({channels});
+    arguments[6].toTensor().resize_({channels});
+  }
+  run_op(op, stack);
+}
+
 // A conversion on the device is a program like any other; one that crosses devices is an allocation and a copy.
 void to_copy(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const at::Tensor& self = torch::jit::peek(*stack, 0, 7).toTensor();
@@ -464,11 +490,11 @@ at::Tensor bincount(const at::Tensor& self, const std::optional<at::Tensor>& wei
               "bincount only supports 1-d non-negative integral inputs.");
   bool weighted = weights.has_value() && weights->defined();
   TORCH_CHECK(!weighted || weights->sizes() == self.sizes(), "weights should be 1-d and have the same length as input");
-  int64_t length = minlength;
-  if (self.numel() > 0) {
-    TORCH_CHECK(self.min().item<int64_t>() >= 0, "bincount only supports 1-d non-negative integral inputs.");
-    length = std::max(length, self.max().item<int64_t>() + 1);
+  if (self.numel() == 0) {
+    return at::zeros({minlength}, self.options().dtype(at::kLong));  // whatever the weights are
   }
+  TORCH_CHECK(self.min().item<int64_t>() >= 0, "bincount only supports 1-d non-negative integral inputs.");
+  int64_t length = std::max(minlength, self.max().item<int64_t>() + 1);
   auto dtype = !weighted ? at::kLong : weights->scalar_type() == at::kFloat ? at::kFloat : at::kDouble;
   at::Tensor counts = at::zeros({length}, self.options().dtype(dtype));
   at::Tensor what = weighted ? weights->to(dtype) : at::ones_like(self, self.options().dtype(dtype));
@@ -569,6 +595,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", set_source_tensor);
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
   m.impl("native_batch_norm", native_batch_norm);
+  m.impl("native_batch_norm.out", native_batch_norm_out);
+  m.impl("_fused_moving_avg_obs_fq_helper", torch::CppFunction::makeFromBoxedFunction<&observe>());
   m.impl("_to_copy", torch::CppFunction::makeFromBoxedFunction<&to_copy>());
   m.impl("repeat_interleave.Tensor", torch::CppFunction::makeFromBoxedFunction<&repeat_interleave>());
   m.impl("bincount", bincount);

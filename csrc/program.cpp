@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
+#include <ATen/native/Resize.h>
 
 #include <algorithm>
 #include <array>
@@ -163,20 +164,16 @@ std::string shapes(const Call& call) {
 
 }  // namespace
 
-Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stack) {
-  int device = call.device;
+void resize_outputs(const Program& program, const Call& call) {
   for (const Resize& resize : program.resizes) {
     at::Tensor tensor = call.tensors[resize.tensor];
-    size_t bytes = at::detail::computeStorageNbytes(resize.sizes, resize.strides, tensor.itemsize());
-    auto* storage = tensor.storage().unsafeGetStorageImpl();
-    if (storage->nbytes() != bytes) {
-      storage->set_data_ptr_noswap(allocate_block(bytes, device));  // a resized output keeps nothing
-      storage->set_nbytes(bytes);
-      call.blocks[call.storage_of[resize.tensor]] = &block_of(tensor);
-    }
+    at::native::resize_output(tensor, resize.sizes);
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(resize.sizes, resize.strides);
   }
+}
 
+Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stack) {
+  int device = call.device;
   c10::SmallVector<PJRT_Buffer*, 8> outputs;
   Outputs owned;
   if (program.executable != nullptr) {

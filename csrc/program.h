@@ -60,7 +60,7 @@ struct Program {
   std::vector<Input> inputs;
   std::vector<NewTensor> tensors;
   std::vector<Write> writes;
-  std::vector<Resize> resizes;
+  std::vector<Resize> resizes;                   // if any, that is all there is to do before the call is read again
   std::vector<Return> returns;
   std::vector<BoundsCheck> checks;
   uint64_t random_numbers = 0;    // how many the program draws
@@ -79,8 +79,11 @@ using Returns = c10::SmallVector<c10::IValue, 4>;
 // What a launch left: the buffers of the executable's outputs.
 using Outputs = c10::SmallVector<pjrt::BufferPtr, 4>;
 
-// Launches a program for a call, resizes outputs and updates the storages it writes to. The caller holds the device's launch
-// lock.
+// Gives `out=` tensors the shapes of the results, as on any device: they keep their storage and their place in it, and the
+// call is another one then.
+void resize_outputs(const Program& program, const Call& call);
+
+// Launches a program for a call and updates the storages it writes to. The caller holds the device's launch lock.
 Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stack);
 
 // Wraps the outputs as the op's returns. Waits for the true sizes of data-dependent results. Takes no lock.

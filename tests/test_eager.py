@@ -85,6 +85,12 @@ def words(error: Exception) -> str:
         lambda x: x[:0].argmax(),
         lambda x: x.expand(2, 2),
         lambda x: x.long().pow(-1),
+        lambda x: F.conv2d(x[None, None], x[:1, :1, None, None], padding=-1),
+        lambda x: F.conv2d(x[None, None], x[:1, :1, None, None], stride=0),
+        lambda x: torch.renorm(x, -1, 0, 1.0),
+        lambda x: torch.histc(x, 4, 2, 1),
+        lambda x: x[:1].expand(3, 4).add_(1),
+        lambda x: torch.add(x, 1, out=x[:1].expand(3, 4)),
     ],
 )
 def test_wrong_arguments_raise_the_cpus_error(fn: Callable[[Tensor], Any]) -> None:
@@ -217,6 +223,40 @@ def test_out_forms(fn: Callable[[Tensor, Tensor], Any]) -> None:
     on_both(fn, X, torch.full((3, 4), 9.0))
 
 
+def test_outputs_that_are_resized_keep_their_place() -> None:
+    def run(x: Tensor, base: Tensor) -> Any:
+        out = base[:, 1]
+        return torch.sum(x, 0, out=out), out.storage_offset(), out.untyped_storage().nbytes(), base
+
+    with pytest.warns(UserWarning, match="was resized"):
+        torch.sum(X.to("tpu"), 0, out=torch.zeros(2, device="tpu"))
+    on_both(run, X, torch.zeros(8, 2))
+    on_both(run, X, torch.zeros(2, 2))
+    on_both(lambda x, o: torch.max(x, 1, out=(o, o.new_empty(0, dtype=torch.long))), X, torch.empty(0))
+
+
+def test_updates_beside_outputs() -> None:
+    def run(x: Tensor, mean: Tensor, var: Tensor) -> Any:
+        outs = [x.new_empty(0) for _ in range(3)]
+        names = dict(zip(("out", "save_mean", "save_invstd"), outs, strict=True))
+        aten = torch.ops.aten
+        legit = aten._native_batch_norm_legit.out(x, None, None, mean, var, True, 0.1, 1e-5, **names)
+        return legit, aten.native_batch_norm.out(x, None, None, mean, var, True, 0.1, 1e-5, **names), mean, var
+
+    on_both(run, X, torch.zeros(4), torch.ones(4))
+
+
+def test_what_is_not_updated_may_overlap() -> None:
+    on_both(lambda x, m, v: F.batch_norm(x, m.expand(4), v.expand(4)), X, torch.zeros(1), torch.ones(1))
+
+
+def test_shapes_that_only_the_cpu_knows() -> None:
+    """Shape functions written in Python fail for these."""
+    on_both(lambda x: F.interpolate(x, 3), torch.zeros(0, 3, 4))
+    on_both(lambda x: torch.norm(x, float("inf"), -1), torch.zeros(0, 5))
+    on_both(lambda x: torch.histogram(x, 2, out=(x.new_empty(0), x.new_empty(0))), X)
+
+
 @pytest.mark.parametrize(
     "fn",
     [
@@ -240,6 +280,7 @@ def test_out_forms_with_a_number_for_a_tensor(fn: Callable[[Tensor, Tensor], Any
         lambda x, o: torch.geqrf(x, out=(o, o.clone())),
         lambda x, o: torch.linalg.inv(x @ x.mT + torch.eye(3, device=x.device), out=o),
         lambda x, o: torch.linalg.solve(x[:, :3] + 9, x, out=o),
+        lambda x, o: torch.linalg.lstsq(x, x)[0],
         lambda x, o: torch.add(x.mT, 1, out=o),
         lambda x, o: torch.fft.rfft(x, dim=0, out=o.cfloat()),
         lambda x, o: torch.fft.ihfft(x, dim=0, out=o.cfloat()),
@@ -553,6 +594,23 @@ def test_per_sample_gradients() -> None:
         return torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))({"w": w, "b": b}, x)
 
     on_both(run, X, torch.ones(2, 4) / 3, torch.ones(2))
+
+
+@pytest.mark.parametrize("mask", [None, (3, 2, 1, 5, 6), (3, 5, 6)], ids=["no mask", "of heads", "of all"])
+def test_attention_under_vmap(mask: tuple[int, ...] | None) -> None:
+    def run(q: Tensor, k: Tensor, m: Tensor | None) -> Any:
+        def loss(q: Tensor, k: Tensor, m: Tensor | None) -> Tensor:
+            return F.scaled_dot_product_attention(q, k, k, m).square().sum()
+
+        wanted = (0, 1) if m is None else (0, 1, 2)
+        return torch.func.vmap(torch.func.grad(loss, wanted), in_dims=(0, 1, None if m is None else 0))(q, k, m)
+
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(3, 2, 4, 5, 8, generator=generator), torch.randn(2, 3, 4, 6, 8, generator=generator)
+    on_both(run, q, k, None if mask is None else torch.randn(mask, generator=generator), atol=1e-4, rtol=1e-4)
+    # Three dimensions, the mapped one among the keys' only.
+    whole = torch.func.vmap(F.scaled_dot_product_attention, in_dims=(None, 0, 0))
+    on_both(whole, q[0, 0], k.transpose(0, 1)[:, 0], k.transpose(0, 1)[:, 0])
 
 
 def test_randomness_under_vmap() -> None:

@@ -23,6 +23,7 @@ REFUSED = {
     "fill with a negative number": (BYTES.char(), lambda x: x.fill_(-128), lambda x: x.fill_(-129)),
     "full": (BYTES, lambda x: x.new_full((2,), 7), lambda x: x.new_full((2,), 300)),
     "masked_fill": (BYTES, lambda x: x.masked_fill(x == 0, 3), lambda x: x.masked_fill(x == 0, 300)),
+    "fill beyond integers": (BYTES.long(), lambda x: x.fill_(7), lambda x: x.fill_(1e20)),
     "division by zero": (BYTES, lambda x: x // 3, lambda x: x // 0),
     "remainder by zero": (BYTES.long(), lambda x: x % 3, lambda x: x % 0),
 }

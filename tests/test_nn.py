@@ -258,6 +258,18 @@ def test_unpooling_and_samplers() -> None:
     on_both(run, some(2, 2, 4, 4), some(2, 3, 3, 2).clamp(-1.2, 1.2))
 
 
+def test_adaptive_pools_that_keep_a_side() -> None:
+    for size in ((3, None), (None, 3), (2, 3), (7, 7)):
+        on_both(lambda x, n=size: F.adaptive_max_pool2d(x, n, return_indices=True), some(2, 2, 4, 3))
+    on_both(lambda x: F.adaptive_max_pool3d(x, (2, 3, None), return_indices=True), some(2, 2, 3, 4, 3))
+
+
+def test_attention_of_batches_that_broadcast() -> None:
+    q, k = some(3, 5, 8), some(2, 3, 6, 8)
+    on_both(lambda q, k: F.scaled_dot_product_attention(q, k, k), q, k)
+    on_both(lambda q, k: F.scaled_dot_product_attention(q, k[:1], k[:1]), some(2, 3, 5, 8), k)
+
+
 def test_attention_masks() -> None:
     def run(x: Tensor) -> Any:
         torch.manual_seed(0)

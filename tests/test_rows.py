@@ -158,6 +158,7 @@ def test_counts_whose_number_is_a_value() -> None:
         (x, torch.tensor([1, 2, 3, 4])),
         (x, torch.tensor([1.0, 2.0, 3.0, 4.0])),
         (torch.zeros(0, dtype=torch.int64), None, 3),
+        (torch.zeros(0, dtype=torch.int64), torch.zeros(0), 3),
     ):
         there = [a.to("tpu") if isinstance(a, torch.Tensor) else a for a in args]
         torch.testing.assert_close(torch.bincount(*there).cpu(), torch.bincount(*args))

@@ -15,7 +15,7 @@ def _autoload() -> None:
 
 import torch  # noqa: E402
 
-from . import _C, device, host, patches, runtime  # noqa: E402
+from . import _C, batching, device, host, patches, runtime  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = ["__version__"]
@@ -29,6 +29,7 @@ def _register() -> None:
     _C.set_device_count(runtime.device_count())
     _C.join_autograd()
     patches.apply()
+    batching.register()
     host.register()
     atexit.register(_C.settle_autograd)
     _C.set_memory_limit(runtime.total_memory())

@@ -90,6 +90,9 @@ def op_info(name: str) -> OpInfo:
     return OpInfo(rule.runtime if rule else (), takes_rows, name in _INDEXING, random)
 
 
+# Composite `out=` forms that ask which device it is, or write through helpers that have no functional form.
+_OUT_FORMS = ("cummax.out", "cummin.out", "mode.values")
+
 # Composite ops with a gradient formula of their own, which a kernel therefore doesn't lose: one program, not several.
 _WITH_GRADIENT = frozenset({"aten::silu_backward", "aten::mish_backward"})
 
@@ -113,7 +116,7 @@ def ops_to_register() -> list[str]:
             views = any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
             if not views and torch.Tag.inplace_view not in op.tags:
                 names.append(name)
-    return [n.removeprefix("aten::") for n in names]
+    return [*(n.removeprefix("aten::") for n in names), *_OUT_FORMS]
 
 
 def build(name: str, values: list[Any], storages: list[Storage], with_rows: bool, fallback: bool) -> _C.Program:
@@ -160,6 +163,8 @@ def _program(name: str, plan: dict[str, Any], executable: _C.Executable | None) 
 
 
 _PLAN = ("inputs", "tensors", "writes", "resizes", "returns", "random_numbers", "checks")
+# A call with `out=` tensors of another shape is read again once they are resized.
+_NOTHING = {"inputs": [], "tensors": [], "writes": [], "returns": [], "random_numbers": 0, "checks": []}
 
 
 class _Build:
@@ -180,7 +185,7 @@ class _Build:
             errors.raise_if_overlapping(self.op, self.values)
             self.meta()
             self.plan()
-            return self.lower()
+            return ({**_NOTHING, "resizes": self.resizes}, None) if self.resizes else self.lower()
         except (NotImplementedError, rows.Specialise, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -199,12 +204,25 @@ class _Build:
 
     def meta(self) -> None:
         """Run the op, and its functional form, without data: PyTorch's errors, shapes, dtypes, strides, aliasing."""
-        self._refuse_overlapping_writes()
         if self.dynamic:
             return
         if self.op.name() in layouts.SHAPED_BY_THE_LOWERING:
             self.out = self.pure_out = self._out_from_lowering()
             return
+        try:
+            self._meta_from_metas()
+        except (NotImplementedError, rows.Specialise):
+            raise
+        except Exception as error:
+            if self.with_rows:
+                raise
+            self._meta_from_cpu(error)
+        made = self.pure_out if self.functional else self.out
+        self.pure_out = layouts.as_promised(self.pure, self.metas, made)
+        if self.functional is None:
+            self.out = self.pure_out
+
+    def _meta_from_metas(self) -> None:
         try:
             # Meta tensors run the C++ that CPU and CUDA run, and give its errors.
             if self.functional is not None:
@@ -213,10 +231,19 @@ class _Build:
             self.out = self._run(self.op, self.metas)
         except NotImplementedError:
             self._meta_from_fakes()
-        made = self.pure_out if self.functional else self.out
-        self.pure_out = layouts.as_promised(self.pure, self.metas, made)
-        if self.functional is None:
-            self.out = self.pure_out
+
+    def _meta_from_cpu(self, error: Exception) -> None:
+        """Shape functions written in Python refuse some calls that the CPU takes: its results' shapes, or its error."""
+        host = errors.to_host(self.metas)
+        if host is None:
+            raise error
+        try:
+            if self.functional is not None:
+                self.pure_out = errors.to_meta(self._run(self.pure, host))
+            self.out = errors.to_meta(self._run(self.op, host))
+        except NotImplementedError:
+            raise error from None
+        self.metas = errors.to_meta(host)
 
     def _meta_from_fakes(self) -> None:
         """Ops without a C++ shape function: PyTorch's fake rules and decompositions, or else our lowering."""
@@ -270,6 +297,14 @@ class _Build:
             for n, v in zip(self.names, self.values, strict=True)
         ]
 
+    def _refuse_overlap(self, operand: TensorOperand) -> None:
+        overlaps = any(n > 1 and s == 0 for n, s in zip(operand.sizes, operand.strides, strict=True))
+        if overlaps and self.op.name() not in _MAY_OVERLAP:
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to a single "
+                "memory location. Please clone() the tensor before performing the operation."
+            )
+
     def _numbers_as_tensors(self) -> list[ScalarOperand]:
         """Numbers that C++ wrapped as tensors and that Python can't pass to this op as such."""
         if torch._C._should_allow_numbers_as_tensors(self.op._opname):
@@ -280,20 +315,6 @@ class _Build:
             for v, kind in zip(self.values, kinds, strict=True)
             if isinstance(v, ScalarOperand) and v.is_number and "Tensor" in kind
         ]
-
-    def _refuse_overlapping_writes(self) -> None:
-        if self.functional is None or self.op.name() in _MAY_OVERLAP:
-            return
-        by_name = dict(zip(self.names, self.values, strict=True))
-        for name, _ in self.functional.writes:
-            for x in pytree.tree_leaves(by_name[name]):
-                if isinstance(x, TensorOperand) and any(
-                    n > 1 and s == 0 for n, s in zip(x.sizes, x.strides, strict=True)
-                ):
-                    raise RuntimeError(
-                        "unsupported operation: more than one element of the written-to tensor refers to a single "
-                        "memory location. Please clone() the tensor before performing the operation."
-                    )
 
     def plan(self) -> None:
         """Where results go: new tensors, updated storages, resized outputs."""
@@ -316,8 +337,9 @@ class _Build:
                     if argument in outs and tuple(promised.shape) != before:
                         fake = layouts.resized(self.op, fake, promised)
                     if tuple(fake.shape) != before:
+                        if self.with_rows:
+                            raise rows.Specialise
                         self.resizes.append((operand.index, list(fake.shape), list(fake.stride())))
-                        operand = self._resized(operand, fake)
                     self.writes.append((operand, fake, position))
         self.returns = self._returns(by_name, flat_positions)
 
@@ -346,7 +368,7 @@ class _Build:
             "inputs": kept,
             "tensors": self.specs,
             "writes": self.write_specs,
-            "resizes": self.resizes,
+            "resizes": [],
             "returns": self.returns,
             "random_numbers": self.random_numbers,
             "checks": self.checks,
@@ -380,6 +402,9 @@ class _Build:
         self.specs = [self._new_tensor(f, results[p], counts.get(p), outputs, context) for f, p in self.tensors]
         updated: dict[int, Any] = {}
         for operand, fake, position in self.writes:
+            if results[position] is values.get(id(operand)):
+                continue  # not updated this time, as the statistics of a batch norm that evaluates
+            self._refuse_overlap(operand)
             value = self._cast(results[position], fake)
             storage = self.storages[operand.storage]
             current = updated.get(operand.storage, buffers[operand.storage])
@@ -489,12 +514,6 @@ class _Build:
         value = value.astype(to_jax(fake.dtype)) if value.dtype != to_jax(fake.dtype) else value
         shape = tuple(fake.shape)
         return value if value.shape == shape else jnp.broadcast_to(value, shape)
-
-    def _resized(self, operand: TensorOperand, fake: torch.Tensor) -> TensorOperand:
-        """The operand after `out=` was resized: the whole of a fresh storage."""
-        self.storages[operand.storage] = Storage((), operand.dtype, False, fake.numel() * operand.dtype.itemsize)
-        fields = {**operand.__dict__, "sizes": tuple(fake.shape), "strides": tuple(fake.stride()), "starts": 0}
-        return TensorOperand(**{**fields, "kind": WHOLE if fake.numel() else 0})
 
     def _meta(self, x: TensorOperand | ScalarOperand) -> Any:
         if isinstance(x, ScalarOperand):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -28,7 +29,9 @@ def raise_as_on_cpu(error: Exception, op: OpOverload, args: list[Any], kwargs: d
 
 
 def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Raise the CPU's error for what some shape functions let pass: dims out of range, float indices, mixed dtypes."""
+    """Raise the CPU's error for what some shape functions let pass: dims out of range, float indices, mixed dtypes,
+    windows that don't move.
+    """
     named = {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
     this, dims = named.get("self"), named.get("dim")
     if isinstance(this, torch.Tensor) and dims is not None:
@@ -38,6 +41,7 @@ def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -
         wrong = False
     indices = pytree.tree_leaves((named.get("index"), named.get("indices")))
     wrong = wrong or any(isinstance(i, torch.Tensor) and _is_inexact(i) for i in indices)
+    wrong = wrong or any(_least(named.get(name)) < least for name, least in _LEAST)
     wrong = wrong or op._schema.name.removesuffix("_") in _CHECKED_BY_KERNELS
     inexact = {x.dtype for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and _is_inexact(x)}
     # What autograd calls is as it must be, though the CPU may keep other dtypes for it.
@@ -85,6 +89,29 @@ def raise_if_overlapping(op: OpOverload, values: list[Any]) -> None:
         raise said
 
 
+# The least that arguments of convolutions and pooling may be.
+_LEAST = (("padding", 0), ("output_padding", 0), ("stride", 1), ("dilation", 1))
+
+
+def _least(values: Any) -> float:
+    return min((v for v in values if isinstance(v, int)), default=math.inf) if isinstance(values, list) else math.inf
+
+
+def to_host(tree: Any) -> Any:
+    """CPU tensors for a tree's meta tensors; None if they would be too large."""
+    metas = [x for x in pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
+    if sum(m.untyped_storage().nbytes() for m in metas) > _MOST_BYTES:
+        return None
+    return pytree.tree_map(_on_cpu, tree)
+
+
+def to_meta(tree: Any) -> Any:
+    """Meta tensors for a tree's tensors."""
+    return pytree.tree_map_only(
+        torch.Tensor, lambda x: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), tree
+    )
+
+
 def raise_if_refused(op: OpOverload, values: list[Any], random: bool) -> None:
     """Raise what an elementwise op raises on CPU for such numbers, whatever the sizes.
 
@@ -124,11 +151,10 @@ def _host_arguments(
 
 
 def _said_by_cpu(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Exception | None:
-    metas = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-    if sum(m.untyped_storage().nbytes() for m in metas) <= _MOST_BYTES:
-        host_args, host_kwargs = pytree.tree_map(_on_cpu, (args, kwargs))
+    host = to_host((args, kwargs))
+    if host is not None:
         try:
-            op(*host_args, **host_kwargs)
+            op(*host[0], **host[1])
         except NotImplementedError as said:
             # "not implemented for 'Float'" is about the operands; an op that the CPU doesn't have says nothing of them.
             return said if "not implemented for '" in str(said) else None

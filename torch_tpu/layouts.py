@@ -16,6 +16,9 @@ _CONVOLUTIONS = frozenset(
 # Their shape functions refuse what other devices take: torch._grouped_mm's asks for bfloat16 and CUDA's alignment.
 SHAPED_BY_THE_LOWERING = frozenset({"aten::_grouped_mm"})
 
+# Ops without a shape function, whose first result has the layout that LAPACK leaves.
+_COLUMN_MAJOR = frozenset({"aten::geqrf", "aten::linalg_lstsq"})
+
 
 def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
     """The fake result of an op with the strides it has on CPU.
@@ -26,9 +29,9 @@ def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
         wanted = torch.channels_last if out.ndim == 4 else torch.channels_last_3d
         follows = any(_suggests(t, wanted) for t in args[:2])
         return torch.empty_like(out, memory_format=wanted if follows else torch.contiguous_format)
-    if op.name() == "aten::geqrf":
-        factors, tau = out
-        return factors.mT.contiguous().mT, tau
+    if op.name() in _COLUMN_MAJOR:
+        first, *others = out
+        return first.mT.contiguous().mT if first.ndim > 1 else first, *others
     if op.name() == "aten::_ctc_loss":
         # The lengths of the targets are values of the program: they must not be in the shape of log alpha.
         steps, batch, _ = args[0].shape
@@ -36,8 +39,8 @@ def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
     return out
 
 
-# The CPU's kernels copy a transform to an `out=` tensor that they made contiguous.
-_CONTIGUOUS_OUTS = frozenset({"aten::_fft_c2c.out", "aten::_fft_r2c.out", "aten::_fft_c2r.out"})
+# The CPU's kernels copy a transform or a factor to an `out=` tensor that they made contiguous.
+_CONTIGUOUS_OUTS = frozenset({"aten::_fft_c2c.out", "aten::_fft_r2c.out", "aten::_fft_c2r.out", "aten::cholesky.out"})
 
 
 def resized(op: OpOverload, fake: torch.Tensor, promised: torch.Tensor) -> torch.Tensor:

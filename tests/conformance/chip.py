@@ -3,6 +3,7 @@
     python tests/conformance/chip.py                          all cases that have no verdict yet, for v5e:2x2
     python tests/conformance/chip.py linalg.* --dtypes float32 --target v6e:2x2
     python tests/conformance/chip.py --again fail             the failed ones anew
+    python tests/conformance/chip.py _foreach_*               the database of the ops on lists of tensors is included
 
 A case is an op, a dtype and "forward" or "backward". Its samples run on the device as usual, and each program that was
 compiled for them is compiled for the chip, too; the case passes if all of them compile. Values are not looked at:
@@ -34,8 +35,10 @@ HERE = Path(__file__).resolve().parent
 TARGET = "v5e:2x2"
 DTYPES = ("float32", "bfloat16")
 KINDS = ("forward", "backward")
-# A compile that takes longer (seconds) is worth a look.
+# A compile that takes longer (seconds of processor time) is worth a look.
 SLOW = 5
+# As in run.py, but some programs take a minute to compile.
+LIMIT = 900
 
 
 class Compiler:
@@ -49,16 +52,16 @@ class Compiler:
         self.known = {record["program"]: record for record in map(json.loads, lines)}
 
     def compile(self, op: str, artifact: bytes) -> dict[str, Any]:
-        """{program: its hash, op, message: what the compiler objects to or "", seconds}."""
+        """{program: its hash, op, message: what the compiler objects to or "", seconds: of processor time}."""
         name = hashlib.sha256(artifact).hexdigest()
         if name not in self.known:
-            began = time.perf_counter()
+            began = time.process_time()
             try:
                 self.topology.compile(artifact)
                 message = ""
             except RuntimeError as error:
                 message = str(error)
-            seconds = round(time.perf_counter() - began, 2)
+            seconds = round(time.process_time() - began, 2)
             self.known[name] = {"program": name, "op": op, "message": message, "seconds": seconds}
             with self.path.open("a") as file:
                 file.write(json.dumps(self.known[name]) + "\n")
@@ -107,10 +110,9 @@ class Recorder:
 
 def judge(case: dict[str, str], recorder: Recorder, compiler: Compiler, samples: int) -> dict[str, Any]:
     """The case with its verdict, the ops that were lowered, the number of programs and the longest compile."""
-    import inputs
     import torch
 
-    op, dtype = inputs.operators()[case["op"]], getattr(torch, case["dtype"])
+    op, dtype = operators()[case["op"]], getattr(torch, case["dtype"])
     recorder.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -170,12 +172,22 @@ def serve(target: str, samples: int, programs: Path) -> None:
         print(json.dumps(verdict), file=answers, flush=True)
 
 
+def operators() -> dict[str, Any]:
+    """The entries of PyTorch's operator database and of those of its foreach ops, by name."""
+    import inputs
+    from torch.testing._internal import common_methods_invocations as database
+
+    kinds = ("unary", "binary", "pointwise", "reduce", "other")
+    foreach = [op for kind in kinds for op in getattr(database, f"foreach_{kind}_op_db")]
+    return {**inputs.operators(), **{op.full_name: op for op in foreach}}
+
+
 def cases(patterns: list[str], dtypes: list[str]) -> Iterator[dict[str, str]]:
     """The cases of the ops that a pattern fits. Without dtypes: `DTYPES`, or the first that an op takes."""
     import checks
     import inputs
 
-    for name, op in inputs.operators().items():
+    for name, op in operators().items():
         if any(fnmatch.fnmatch(name, p) for p in patterns):
             taken = {inputs.dtype_name(d): d for d in inputs.dtypes(op)}
             chosen = [d for d in taken if d in (dtypes or DTYPES)]
@@ -188,6 +200,11 @@ def cases(patterns: list[str], dtypes: list[str]) -> Iterator[dict[str, str]]:
 def results_of(target: str) -> Path:
     """The file with the verdicts for a target."""
     return run.RESULTS.with_name(f"chip-{target.replace(':', '-')}.jsonl")
+
+
+def programs_of(results: Path) -> Path:
+    """The file with what the compiler said of each program, beside the verdicts."""
+    return results.with_suffix(".programs.jsonl")
 
 
 def worker(target: str, samples: int, results: Path) -> list[str]:
@@ -210,7 +227,7 @@ def main() -> int:
     arguments = parser.parse_args()
     path = arguments.results or results_of(arguments.target)
     if arguments.serve:
-        serve(arguments.target, arguments.samples, path.with_suffix(".programs.jsonl"))
+        serve(arguments.target, arguments.samples, programs_of(path))
         return 0
 
     known = run.read(path)
@@ -221,10 +238,11 @@ def main() -> int:
         or record["verdict"] in arguments.again
         or "all" in arguments.again
     ]
+    program = worker(arguments.target, arguments.samples, path)
     path.parent.mkdir(parents=True, exist_ok=True)
     counts: collections.Counter[str] = collections.Counter()
     with path.open("a") as results:
-        for verdict in run.run(todo, arguments.workers, worker(arguments.target, arguments.samples, path)):
+        for verdict in run.run(todo, arguments.workers, program, LIMIT):
             results.write(json.dumps(verdict) + "\n")
             results.flush()
             counts[verdict["verdict"]] += 1

@@ -69,7 +69,7 @@ def _check_values(g: torch.Tensor, e: torch.Tensor, i: int, op: OpInfo, referenc
         torch.testing.assert_close(g, e, rtol=rtol, atol=atol, equal_nan=True, check_stride=False)
     except AssertionError as error:
         if e.layout == torch.strided and (e.dtype.is_floating_point or e.dtype.is_complex):
-            true = pytree.tree_leaves(reference())[i]
+            true = dict(enumerate(pytree.tree_leaves(reference()))).get(i)  # None if the CPU can't run it
             if isinstance(true, torch.Tensor) and true.shape == e.shape and _as_near(g, e, true, rtol, atol):
                 return
         raise Wrong(f"result {i}: " + " ".join(str(error).split())) from None
@@ -77,13 +77,14 @@ def _check_values(g: torch.Tensor, e: torch.Tensor, i: int, op: OpInfo, referenc
 
 def _as_near(g: torch.Tensor, e: torch.Tensor, true: torch.Tensor, rtol: float, atol: float) -> bool:
     g, e, true = (x.detach().to(torch.complex128 if x.dtype.is_complex else torch.float64) for x in (g, e, true))
-    finite = true.isfinite() & e.isfinite()
+    finite = true.isfinite()
     same = (g == e) | (g.isnan() & e.isnan())
     if not bool((finite | same).all()):
         return False
-    true_here, error = torch.where(finite, true, 0), torch.where(finite, e - true, 0).abs()
+    # Where the CPU alone overflows (its float16 kernels compute some steps in it), the tolerances hold.
+    true_here, error = torch.where(finite, true, 0), torch.where(finite & e.isfinite(), e - true, 0).abs()
     allowed = 2 * error.max() + rtol * true_here.abs() + atol if error.numel() else error
-    return bool(((torch.where(finite, g - true, 0).abs() <= allowed) | ~finite).all())
+    return bool(((torch.where(finite, g - true, 0).abs() <= allowed) | same | ~finite).all())
 
 
 def _close(g: Any, e: Any) -> bool:

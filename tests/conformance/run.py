@@ -42,8 +42,8 @@ def read(path: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
 class Worker:
     """A process that judges cases, made anew when it died."""
 
-    def __init__(self, program: list[str]) -> None:
-        self.program, self.process = program, None
+    def __init__(self, program: list[str], limit: int = LIMIT) -> None:
+        self.program, self.limit, self.process = program, limit, None
 
     def judge(self, case: dict[str, str]) -> dict[str, Any]:
         """The case with its verdict."""
@@ -52,7 +52,7 @@ class Worker:
             self.process = subprocess.Popen(
                 self.program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
             )
-        timer = threading.Timer(LIMIT, self.process.kill)
+        timer = threading.Timer(self.limit, self.process.kill)
         timer.start()
         try:
             self.process.stdin.write(json.dumps(case) + "\n")
@@ -70,8 +70,8 @@ class Worker:
         seconds = time.perf_counter() - began
         code = self.process.wait()
         self.process = None
-        if seconds >= LIMIT:
-            return {**case, "verdict": "hang", "message": f"no verdict after {LIMIT} s", "seconds": LIMIT}
+        if seconds >= self.limit:
+            return {**case, "verdict": "hang", "message": f"no verdict after {self.limit} s", "seconds": self.limit}
         return {**case, "verdict": "crash", "message": f"the process died with {code}", "seconds": round(seconds, 2)}
 
     def close(self) -> None:
@@ -82,7 +82,9 @@ class Worker:
             self.process = None
 
 
-def run(cases: Iterable[dict[str, str]], workers: int, program: list[str]) -> Iterator[dict[str, Any]]:
+def run(
+    cases: Iterable[dict[str, str]], workers: int, program: list[str], limit: int = LIMIT
+) -> Iterator[dict[str, Any]]:
     """The verdicts of cases, as they come. Cases of one op and dtype go to one worker, which shares their programs."""
     groups: dict[tuple[str, str], list[dict[str, str]]] = collections.defaultdict(list)
     for case in cases:
@@ -93,7 +95,7 @@ def run(cases: Iterable[dict[str, str]], workers: int, program: list[str]) -> It
     done: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 
     def serve() -> None:
-        worker = Worker(program)
+        worker = Worker(program, limit)
         while True:
             try:
                 group = todo.get_nowait()

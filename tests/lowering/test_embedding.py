@@ -16,6 +16,7 @@ def test_embedding(dtype: torch.dtype) -> None:
     weight, indices = torch.randn(10, 3, dtype=dtype), torch.tensor([[1, 2], [2, 9], [0, 2]])
     check(aten.embedding.default, weight, indices)
     check(aten.embedding.default, weight, torch.tensor(3, dtype=torch.int32))
+    check(aten.embedding.default, weight[:0], indices[:0])
     # Whole numbers, whose sums are exact.
     grad = torch.randint(-9, 9, (3, 2, 3)).to(dtype)
     for padding, by_frequency in ((-1, False), (2, False), (-1, True)):

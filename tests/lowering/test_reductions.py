@@ -120,6 +120,12 @@ def test_norms(order):
     check(aten.dist.default, torch.randn(3, 4), torch.randn(4), order)
 
 
+@pytest.mark.parametrize("p", [1, 2, 3.5, INF])
+def test_renorm(p):
+    for x in (torch.randn(3, 4, 5), torch.randn(3, 4, dtype=torch.complex64), torch.randn(3, 4).bfloat16()):
+        check(aten.renorm.default, x, p, -1, 1.5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("dim", [0, -1])
 def test_softmax(dtype, dim):

@@ -93,9 +93,12 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: tor
     return dtypes.cast(lax.pow(jnp.full_like(exponent, base), exponent), out().dtype)
 
 
-def even(start: Any, end: Any, steps: int) -> Any:
-    """`steps` values from start to end. Counted from the nearer end, so both ends are exact."""
-    promised = out().dtype
+def even(start: Any, end: Any, steps: int, dtype: torch.dtype | None = None) -> Any:
+    """`steps` values from start to end. Counted from the nearer end, so both ends are exact.
+
+    dtype: of the result they are for, that of the op's if None.
+    """
+    promised = out().dtype if dtype is None else dtype
     inexact = promised.is_floating_point or promised.is_complex
     compute = dtypes.opmath(promised) if inexact else torch.float64
     start, end = dtypes.as_array(start, compute), dtypes.as_array(end, compute)

@@ -17,6 +17,8 @@ def _wide(x: Any) -> Any:
 
 
 def _rows(weight: Any, indices: Any) -> Any:
+    if not weight.shape[0]:
+        return jnp.zeros((*indices.shape, *weight.shape[1:]), weight.dtype)  # no index is right; none may be there
     return jnp.take(weight, indices.astype(jnp.int32), 0, mode="clip")
 
 

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from . import dtypes
 from ._jax import jnp, lax
 from .creation import even
 from .registry import lowers
@@ -44,6 +45,8 @@ def histogramdd_of_edges(x: Any, bins: Sequence[Any], *, weight: Any, density: b
 @lowers("aten::histc")
 def histc(x: Any, bins: int, low: Any, high: Any) -> Any:
     """Counts in `bins` even parts of [low, high]; where those are equal, of the range of the values."""
+    if low > high:
+        raise ValueError("torch.histc: max must be larger than min")
     kind, x = x.dtype, x.reshape(-1)
     x = x.astype(jnp.promote_types(kind, jnp.int32)) if kind.kind in "iu" else x
     if low == high and x.size:
@@ -67,7 +70,7 @@ def _edges(points: Any, bins: Sequence[int], limits: Sequence[float] | None) -> 
         low, high = points.min(0), points.max(0)
     flat = low == high
     low, high = jnp.where(flat, low - 0.5, low), jnp.where(flat, high + 0.5, high)
-    return [even(low[d], high[d], n + 1) for d, n in enumerate(bins)]
+    return [even(low[d], high[d], n + 1, dtypes.to_torch(points.dtype)) for d, n in enumerate(bins)]
 
 
 def _counts(points: Any, edges: Sequence[Any], weight: Any, density: bool) -> Any:

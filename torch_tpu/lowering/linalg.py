@@ -384,7 +384,8 @@ def _refined(a: Any, v: Any) -> tuple[Any, Any]:
     values = (_diagonal(rotated) / (1 - _diagonal(excess))).real
     gap = values[..., None, :] - values[..., :, None]
     slope = rotated + values[..., None, :] * excess
-    apart = abs(slope) < 0.1 * abs(gap)
+    noise = 64 * jnp.finfo(values.dtype).eps * abs(values).max(-1)[..., None, None]
+    apart = (abs(slope) < 0.1 * abs(gap)) & (abs(gap) > noise)
     return values, v + _matmul(v, jnp.where(apart, slope / jnp.where(apart, gap, 1), excess / 2))
 
 
@@ -406,17 +407,16 @@ def _svd(a: Any, full: bool) -> tuple[Any, Any, Any]:
             jnp.zeros((*a.shape[:-2], k), _real(a.dtype)),
             vh if full else vh[..., :k, :],
         )
-    if _real(a.dtype) == jnp.float64:
-        return _svd64(a, full)
-    return lax.linalg.svd(a, full_matrices=full)
-
-
-def _svd64(a: Any, full: bool) -> tuple[Any, Any, Any]:
-    """By the polar decomposition, the eigenvectors of whose Hermitian factor are refined."""
-    rows, cols = a.shape[-2:]
     if rows < cols:
-        u, s, vh = _svd64(_adjoint(a), full)
+        u, s, vh = _svd(_adjoint(a), full)
         return _adjoint(vh), s, _adjoint(u)
+    return _svd_tall(a, full)
+
+
+def _svd_tall(a: Any, full: bool) -> tuple[Any, Any, Any]:
+    """By the polar decomposition and the eigenvectors of its Hermitian factor. JAX's own rule is the same, but for some
+    shapes multiplies floating-point by int64 matrices when 64-bit types are on, which doesn't compile for TPUs."""
+    cols = a.shape[-1]
     q, r = lax.linalg.qr(a, full_matrices=False)
     flat = r.reshape(-1, cols, cols)
     unitary, hermitian = (x.reshape(r.shape) for x in jax.vmap(lambda x: lax.linalg.qdwh(x)[:2])(flat))
@@ -424,8 +424,9 @@ def _svd64(a: Any, full: bool) -> tuple[Any, Any, Any]:
     u = _matmul(_matmul(q, unitary), v)
     # Vectors of singular values that are 0 are not orthonormal yet; QR keeps the others up to their phase.
     basis, upper = lax.linalg.qr(u, full_matrices=full)
-    phase = _diagonal(upper)
-    u = basis.at[..., :cols].multiply((phase / abs(phase))[..., None, :])
+    scale = abs(_diagonal(upper))
+    phase = jnp.where(scale == 0, 1, _diagonal(upper) / jnp.where(scale == 0, 1, scale))
+    u = basis.at[..., :cols].multiply(phase[..., None, :])
     return u, abs(values), _adjoint(v)
 
 
@@ -434,7 +435,7 @@ def svd(a: Any, full_matrices: bool, compute_uv: bool, *, driver: str | None) ->
     if compute_uv or a.size == 0:
         u, s, vh = _svd(a, full_matrices)
         return _promised(*((u, s, vh) if compute_uv else (None, s, None)))
-    s = _svd64(a, False)[1] if _real(a.dtype) == jnp.float64 else lax.linalg.svd(a, compute_uv=False)
+    s = _svd(a, False)[1] if _real(a.dtype) == jnp.float64 else lax.linalg.svd(a, compute_uv=False)
     return _promised(None, s, None)
 
 

@@ -286,11 +286,15 @@ def _max_gathered(x: Any, positions: Sequence[Any]) -> tuple[Any, Any]:
                     else jnp.take(v, at.reshape(n), axis, mode="clip")
                 )
 
-            return take(v), at * pitch if index is None else at * pitch + take(index), False
+            inner = 0 if index is None else index if index.shape[axis] == 1 else take(index)
+            return take(v), at * pitch + inner, False
 
-        x, index = _first_largest(read, len(positions[i]))
+        # What is the same along an axis stays one element there: the CPU plugin reads wrong elements of a constant that
+        # is broadcast and then gathered.
+        count = len(positions[i])
+        x, index = read(0)[:2] if count == 1 else _first_largest(read, count)
         pitch *= shape[axis]
-    return x, index.astype(jnp.int64)
+    return x, jnp.broadcast_to(index, x.shape).astype(jnp.int64)
 
 
 @_ranks("aten::adaptive_max_pool{}d")

@@ -226,7 +226,9 @@ def vector_norm(x: Any, order: float, dim: Any = None, keepdim: bool = False, *,
     if order < 0:
         needs_exact(x)
     x = reducing(x, axes(dim, x.ndim), 0)
-    return _result(norm(x if dtype is None else dtypes.cast(x, dtype), order, axes(dim, x.ndim), keepdim))
+    # An extremum is one of the absolute values as they are, by which its gradient finds it.
+    x = x if dtype is None or math.isinf(order) else dtypes.cast(x, dtype)
+    return _result(norm(x, order, axes(dim, x.ndim), keepdim))
 
 
 @lowers("aten::linalg__powsum")
@@ -252,6 +254,14 @@ def _power(x: Any, exponent: float) -> Any:
     if exponent in (1, 2, 3, -1, -2):
         return lax.integer_pow(x, int(exponent))
     return lax.pow(x, np.asarray(exponent, x.dtype))
+
+
+@lowers("aten::renorm")
+def renorm(x: Any, p: float, dim: int, maxnorm: float) -> Any:
+    """x, its slices along `dim` whose norm is above `maxnorm` scaled down to it."""
+    norms = norm(x, p, tuple(i for i in range(x.ndim) if i != dim % x.ndim), True)
+    factor = jnp.where(norms > maxnorm, maxnorm / (norms + 1e-7), 1)
+    return x * factor.astype(x.dtype)
 
 
 @lowers("aten::dist")

@@ -42,7 +42,9 @@ def _digamma(x: Any) -> Any:
 def polygamma(n: int, x: Any) -> Any:
     if n == 0:
         return _digamma(x)
-    return (-1) ** (n + 1) * math.gamma(n + 1) * _zeta(jnp.full_like(x, n + 1), x)
+    order = n + 1
+    zeta = _zeta(jnp.full_like(x, order), x, lambda base: 1 / lax.integer_pow(base, order))
+    return (-1) ** order * math.gamma(order) * zeta
 
 
 @pointwise("aten::igamma", to="float")
@@ -60,19 +62,24 @@ def igammac(a: Any, x: Any) -> Any:
     runtime=("self", "other"), to="float",
 )  # fmt: skip
 def zeta(x: Any, q: Any) -> Any:
-    return _zeta(*jnp.broadcast_arrays(x, q))
+    x, q = jnp.broadcast_arrays(x, q)
+    return _zeta(x, q, lambda base: lax.pow(base, -x))
 
 
-def _zeta(x: Any, q: Any) -> Any:
-    """Hurwitz's zeta; terms of negative base are summed one by one, which needs an integral x."""
+def _zeta(x: Any, q: Any, term: Callable[[Any], Any]) -> Any:
+    """Hurwitz's zeta, term(base) = base^-x.
+
+    Terms of a base below 1 are summed one by one: of a negative one, which needs an integral x, no power series is
+    known, and the one next to 0 decides the value.
+    """
     pole = (q <= 0) & (q == lax.floor(q))
 
     def step(state: Any) -> Any:
         base, total = state
-        below = base < 0
-        return jnp.where(below, base + 1, base), jnp.where(below, total + lax.pow(base, -x), total)
+        below = base < 1
+        return jnp.where(below, base + 1, base), jnp.where(below, total + term(base), total)
 
-    base, total = lax.while_loop(lambda s: jnp.any(s[0] < 0), step, (jnp.where(pole, 1, q), jnp.zeros_like(q)))
+    base, total = lax.while_loop(lambda s: jnp.any(s[0] < 1), step, (jnp.where(pole, 1, q), jnp.zeros_like(q)))
     value = jnp.where((q < 0) & (x != lax.floor(x)), jnp.nan, total + lax.zeta(x, base))
     return jnp.where(x == 1, jnp.inf, jnp.where(x < 1, jnp.nan, jnp.where(pole, jnp.inf, value)))
 

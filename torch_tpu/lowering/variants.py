@@ -44,6 +44,8 @@ def functional(op: OpOverload) -> Functional | None:
     """The functional form of a mutating op, None if PyTorch has none."""
     schema = op._schema
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    # The functional op returns what is returned anew first, then the new values of what is updated.
+    written.sort(key=lambda a: not a.is_out)
     # As a set: polygamma(n, self) is in place polygamma_(self, n).
     kept = {(a.name, str(a.type)) for a in schema.arguments if not a.is_out}
     had = {n for n, _ in kept}
