@@ -340,6 +340,7 @@ class _Build:
                     if tuple(fake.shape) != before:
                         if self.with_rows:
                             raise rows.Specialise
+                        self._refuse_overlap(operand)
                         self.resizes.append((operand.index, list(fake.shape), list(fake.stride())))
                     self.writes.append((operand, fake, position))
         self.returns = self._returns(by_name, flat_positions)

@@ -80,7 +80,7 @@ class Comparison:
                 f"  by {first.difference:.3g}, {first.relative:.3g} relatively",
                 *(f"  {line}" for line in str(first.error).splitlines() if line),
             ]
-        lines += [f"fell back to the CPU: {op}, {n} times" for op, n in self.fallbacks.items()]
+        lines += [f"fell back to the CPU: {op} ({n})" for op, n in self.fallbacks.items()]
         return "\n".join(lines)
 
 

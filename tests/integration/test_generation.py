@@ -15,6 +15,8 @@ from transformers import (
     AutoModelForCausalLM,
     BertConfig,
     BertForSequenceClassification,
+    ContinuousBatchingConfig,
+    GenerationConfig,
     ViTConfig,
     ViTForImageClassification,
     ViTImageProcessor,
@@ -56,6 +58,19 @@ def modes() -> list[Any]:
 @pytest.mark.parametrize("mode", modes())
 def test_tokens_are_those_of_the_cpu(mode: str) -> None:
     assert torch.equal(generated("tpu", **MODES[mode]), generated("cpu", **MODES[mode]))
+
+
+@pytest.mark.slow
+def test_continuous_batches_give_the_same_tokens() -> None:
+    options = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=2, pad_token_id=0)
+    # Unasked, it takes a share of the host's memory for its blocks.
+    batching = ContinuousBatchingConfig(num_blocks=8, page_size=32, max_batch_tokens=32)
+    results = []
+    for device in ("tpu", "cpu"):
+        model = llama().eval().to(device)
+        done = model.generate_batch([[4, 5, 6], [7, 8, 9, 10]], options, continuous_batching_config=batching)
+        results.append({name: output.generated_tokens for name, output in done.items()})
+    assert results[0] == results[1] and len(results[0]) == 2
 
 
 def test_sampling_follows_the_seed() -> None:

@@ -56,7 +56,7 @@ def test_losses_are_those_of_the_cpu(name: str, tmp_path: Path, accelerate_on: O
     # The autocast of the CPU keeps other ops in float32 than that of accelerators.
     close = {"rtol": 1e-2, "atol": 1e-2} if name == "bf16" else {"rtol": 1e-4, "atol": 1e-4}
     torch.testing.assert_close(got, expected, **close)
-    assert len(got) == 4 and got[-1] < got[0]
+    assert len(got) == len(got.unique()) == 4
 
 
 @pytest.mark.slow

@@ -30,11 +30,9 @@ def llama(seed: int = 0) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    config = LlamaConfig(
-        vocab_size=len(tokenizer()), num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=True,
-        **sizes, **ids,
-    )  # fmt: skip
-    return LlamaForCausalLM(config)
+    more = {"num_key_value_heads": 2, "max_position_embeddings": 64, "tie_word_embeddings": True}
+    # Weights of the usual size would make it repeat its last token for ever.
+    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer()), initializer_range=0.2, **sizes, **ids, **more))
 
 
 def sentences(count: int = 8, length: int = 9, seed: int = 0) -> list[str]:
