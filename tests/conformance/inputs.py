@@ -79,7 +79,7 @@ def spread(items: list[Any], count: int) -> list[Any]:
     """The first, the last and evenly spaced items between."""
     if len(items) <= count:
         return items
-    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
+    return [items[round(i * (len(items) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
 def to_tpu(sample: SampleInput) -> SampleInput:
