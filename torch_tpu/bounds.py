@@ -1,11 +1,12 @@
-"""Debug mode's check of index tensors: which arguments hold indices, into what, and what PyTorch says of a wrong one.
+"""Debug mode's check of values: which arguments hold indices, into what, or probabilities, and what PyTorch says of a
+wrong one.
 
 In strict mode reads out of range are undefined and writes are dropped, as XLA does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,20 @@ _RUNTIME_ERROR = ("gather", "scatter")
 _MANY = frozenset(["index.Tensor", "index_put", "_index_put_impl"])
 _TABLES = {"embedding": ("weight", "indices"), "_embedding_bag": ("weight", "indices")}
 _TARGETS = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
+# Random ops: the argument that has a distribution's parameters, where they are wrong, and what PyTorch says.
+_PARAMETERS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "multinomial": (
+        "self",
+        lambda x: ~(x >= 0) | jnp.isinf(x),
+        "probability tensor contains either `inf`, `nan` or element < 0",
+    ),
+    "poisson": ("self", lambda x: x < 0, "invalid Poisson rate, expected rate to be non-negative"),
+    "bernoulli": (
+        "self",
+        lambda x: ~((x >= 0) & (x <= 1)),
+        "Expected p_in >= 0 && p_in <= 1 to be true, but got false.",
+    ),
+}
 
 
 def checks(name: str, named: dict[str, Any]) -> Iterator[Check]:
@@ -65,6 +80,9 @@ def checks(name: str, named: dict[str, Any]) -> Iterator[Check]:
     elif name in _TABLES:
         table, index = (named[n] for n in _TABLES[name])
         yield Check(index, 0, table.shape[0], "IndexError", "index out of range in self: {}")
+    elif name in _PARAMETERS:
+        argument, wrong, text = _PARAMETERS[name]
+        yield Check(wrong(named[argument]), 0, 1, "RuntimeError", text)
     elif name in _TARGETS:
         target, classes = named["target"], named["self"].shape[1 if named["self"].ndim > 1 else 0]
         kept = jnp.where(target == named["ignore_index"], 0, target)

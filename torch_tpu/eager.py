@@ -154,8 +154,9 @@ def _refuse_numbers(name: str, values: list[Any]) -> None:
     Numbers are no part of a call's signature; how they stand to each other and the dtype is (`put_standing`, call.cpp).
     """
     rule = RULES.get(_functional_name(name))
-    if rule is not None and (rule.random or rule.rows == "pointwise"):
-        errors.raise_if_refused(variants.find(name), values, rule.random)
+    elementwise = (rule is not None and rule.rows == "pointwise") or name.startswith("aten::_foreach_")
+    if elementwise or (rule is not None and rule.random):
+        errors.raise_if_refused(variants.find(name), values, rule is not None and rule.random)
 
 
 def _program(name: str, plan: dict[str, Any], executable: _C.Executable | None) -> _C.Program:
@@ -339,6 +340,7 @@ class _Build:
                     if tuple(fake.shape) != before:
                         if self.with_rows:
                             raise rows.Specialise
+                        self._refuse_overlap(operand)
                         self.resizes.append((operand.index, list(fake.shape), list(fake.stride())))
                     self.writes.append((operand, fake, position))
         self.returns = self._returns(by_name, flat_positions)

@@ -147,12 +147,13 @@ def _into(op: OpInfo, like: Any, make: Callable[..., torch.Tensor], sample: Samp
     outs = pytree.tree_map(lambda x: make(x, device), like)
     before = [x.data_ptr() for x in pytree.tree_leaves(outs)]
     result = op(sample.input, *sample.args, **sample.kwargs, out=outs)
-    if device.type == "cpu":
-        # Some CPU kernels (narrow_copy, avg_pool3d) forget the strides of `out`.
+    if device.type == "cpu" and op.name in _STRIDES_FORGOTTEN:
         for x, right in zip(pytree.tree_leaves(outs), pytree.tree_leaves(_run(op, sample)), strict=True):
             x.copy_(right)
     kept = [a == x.data_ptr() for a, x in zip(before, pytree.tree_leaves(outs), strict=True)]
     strides = [x.stride() for x in pytree.tree_leaves(outs) if x.numel()]
+    if op.name in _TIES:
+        result, outs = _values_of_ties(op, sample, result), _values_of_ties(op, sample, outs)
     if op.name in _UP_TO_A_BASIS:
         result, outs = sample.output_process_fn_grad(result), sample.output_process_fn_grad(outs)
     return result, outs, (kept if make is not _resized_out else []), strides
@@ -171,6 +172,8 @@ def _resized_out(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     return torch.empty(0, dtype=x.dtype, device=device)
 
 
+# Their CPU kernels write to `out=` as if it were contiguous.
+_STRIDES_FORGOTTEN = frozenset({"narrow_copy", "nn.functional.avg_pool3d"})
 _OUTS = {"out alike": _like_out, "strided out": _strided_out, "resized out": _resized_out}
 
 
@@ -314,9 +317,26 @@ def _comparable(op: OpInfo, run: Run | OpInfo, sample: SampleInput, got: Any, ex
         if not expected[1].numel():
             return got[:1], expected[:1]
         return [got[0], *(x.to(e.dtype) for x, e in zip(got[1:], expected[1:], strict=True))], expected
+    if run is op and op.name in _TIES:
+        return _values_of_ties(op, to_tpu(sample), got), _values_of_ties(op, sample, expected)
     if run is not op or op.name not in _UP_TO_A_BASIS:
         return got, expected
     return sample.output_process_fn_grad(got), sample.output_process_fn_grad(expected)
+
+
+# Which of equal elements they give the index of is not determined; where their dimension is among the arguments.
+_TIES = {"kthvalue": 1, "mode": 0, "median": 0, "nanmedian": 0}
+
+
+def _values_of_ties(op: OpInfo, sample: SampleInput, result: Any) -> Any:
+    """(values, the elements at the indices) for (values, indices)."""
+    if isinstance(result, torch.Tensor):
+        return result
+    values, indices = result
+    position = _TIES[op.name]
+    dim = sample.kwargs.get("dim", sample.args[position] if len(sample.args) > position else -1)
+    at = indices if indices.dim() == sample.input.dim() else indices.unsqueeze(dim)
+    return values, sample.input.gather(dim, at).view(indices.shape)
 
 
 _SAVED_STATISTICS = frozenset({"native_batch_norm", "_native_batch_norm_legit", "native_layer_norm"})

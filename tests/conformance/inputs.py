@@ -120,14 +120,14 @@ def _device(x: Any) -> Any:
 
 
 def _moved(x: torch.Tensor, storages: dict[int, torch.Tensor], device: str = "tpu") -> torch.Tensor:
+    if x.is_meta or hasattr(x, _STAYS):
+        return x
     with torch.no_grad():
         moved = _detached(x.detach(), storages, device)
     return moved.requires_grad_() if x.requires_grad else moved
 
 
 def _detached(x: torch.Tensor, storages: dict[int, torch.Tensor], device: str) -> torch.Tensor:
-    if x.is_meta or getattr(x, _STAYS, False):
-        return x
     if x.layout != torch.strided:
         return x.to(device, copy=True)
     if x.is_conj():
@@ -192,6 +192,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 # What PyTorch's own CPU kernels don't survive, or do without a check that others have.
 _NOT_ON_CPU = {
     ("_chunk_cat", "0-d"): "segmentation fault",
+    ("repeat_interleave", "empty"): "keeps an output_size that contradicts the repeats",
     ("_batch_norm_with_update", "expanded"): "updates statistics that overlap",
 }
 

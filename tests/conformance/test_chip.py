@@ -39,12 +39,11 @@ def page() -> dict[chip_table.Key, bool]:
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_compiles_as_the_page_says(op: str, worker: run.Worker, page: dict[chip_table.Key, bool]) -> None:
+def test_what_the_page_does_not_list_compiles(op: str, worker: run.Worker, page: dict[chip_table.Key, bool]) -> None:
     cases = list(chip.cases([op], []))
     assert cases
     for case in cases:
         if case["dtype"] == "bfloat16" and case["kind"] == "backward":
             continue  # to keep it short
         verdict = worker.judge(case)
-        assert (verdict["verdict"] == "pass") == chip_table.passes(page, case), verdict
-        assert verdict["verdict"] == "pass" or verdict["verdict"] == "fail", verdict
+        assert verdict["verdict"] == ("pass" if chip_table.passes(page, case) else "fail"), verdict

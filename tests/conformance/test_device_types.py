@@ -46,8 +46,9 @@ class TestModules(TestCase):
             made = _made(module_info.module_cls, case, dtype, training)
             expected, error = _attempt(_step, copy.deepcopy(made), _leaves(case.forward_input, "cpu"))
             if error is None:
-                got = _step(made.to(device), _leaves(case.forward_input, device))
-                self.assertEqual(_on_cpu(got, device), expected, msg=lambda text, case=case: f"{text}\n{case.desc}")
+                got = _step(copy.deepcopy(made).to(device), _leaves(case.forward_input, device))
+                wide = made.to(inputs.double(dtype)), _leaves(case.forward_input, "cpu", double=True)
+                compare.check(got, expected, module_info, lambda wide=wide: _attempt(_step, *wide)[0])
                 compared += 1
         self.assertGreater(compared, 0)
 
@@ -77,11 +78,12 @@ def _step(module: nn.Module, inputs: tuple[Any, Any]) -> list[Any]:
     return [*outs, *grads, *module.buffers()]
 
 
-def _leaves(given: Any, device: str) -> tuple[Any, Any]:
-    """(args, kwargs) with fresh leaves on a device."""
+def _leaves(given: Any, device: str, double: bool = False) -> tuple[Any, Any]:
+    """(args, kwargs) with fresh leaves on a device, as they are or in double precision."""
 
     def move(x: torch.Tensor) -> torch.Tensor:
-        return x.detach().clone().to(device).requires_grad_(x.requires_grad)
+        made = x.detach().clone().to(device, inputs.double(x.dtype) if double else x.dtype)
+        return made.requires_grad_(x.requires_grad)
 
     return pytree.tree_map_only(torch.Tensor, move, (tuple(given.args), dict(given.kwargs)))
 

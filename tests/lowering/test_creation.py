@@ -94,3 +94,9 @@ def test_windows(name):
     for length in (0, 1, 2, 9):
         check(packet.default, length)
         check(packet.periodic, length, False, dtype=torch.float64)
+
+
+def test_even_integers_run_between_whole_ends():
+    check(aten.linspace.default, 0.9, 2.9, 3, dtype=torch.int64)
+    check(aten.logspace.default, -1.5, 2.5, 4, dtype=torch.int64)
+    check(aten.logspace.default, 0, 1.9, 2, 2.0, dtype=torch.int32)

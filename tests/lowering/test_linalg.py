@@ -168,10 +168,11 @@ def test_singular_values_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_svd_of_low_rank(dtype: torch.dtype) -> None:
-    a = matrix(5, 1, dtype=dtype) @ matrix(1, 4, dtype=dtype)
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_svd_of_low_rank(rank: int, dtype: torch.dtype) -> None:
+    a = matrix(6, rank, dtype=dtype) @ matrix(rank, 5, dtype=dtype)
     u, s, vh = lowered(aten._linalg_svd.default, a, True)
-    near((u[:, :4] * s) @ vh, a)
+    near((u[:, :5] * s) @ vh, a)
     orthonormal(u)
     orthonormal(vh.mH)
 
@@ -191,6 +192,13 @@ def test_matrix_exp(dtype: torch.dtype) -> None:
         a = scale * matrix(2, 4, 4, dtype=dtype)
         got, expected = lowered(aten.linalg_matrix_exp.default, a), aten.linalg_matrix_exp(a)
         torch.testing.assert_close(got / expected.abs().max(), expected / expected.abs().max())
+
+
+def test_matrix_exp_of_16_bits_is_that_of_float32() -> None:
+    a = matrix(2, 4, 4).bfloat16()
+    assert torch.equal(
+        lowered(aten.linalg_matrix_exp.default, a), lowered(aten.linalg_matrix_exp.default, a.float()).bfloat16()
+    )
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3)])

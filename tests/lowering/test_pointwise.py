@@ -297,3 +297,10 @@ def test_erfinv_near_its_ends() -> None:
 def test_nextafter_promotes_first() -> None:
     check(aten.nextafter.default, torch.tensor([1.0, -2.0]), torch.tensor([3.0, -5.0], dtype=torch.float64))
     check(aten.nextafter.default, torch.tensor([1.0, -2.0]).bfloat16(), torch.tensor(3.0).bfloat16())
+
+
+def test_polygamma_next_to_its_poles() -> None:
+    x = torch.tensor([-0.127, -3.9, 0.03, 0.3, -2.02])
+    for n in (1, 2, 3):
+        got, exact = lowered(aten.polygamma.default, n, x), torch.polygamma(n, x.double())
+        torch.testing.assert_close(got.double(), exact, rtol=5e-7, atol=0)

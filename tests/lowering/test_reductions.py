@@ -205,3 +205,10 @@ def test_mode_is_the_smallest_and_last():
     check(aten.mode.default, torch.tensor([NAN, 2.0, 2.0, NAN, NAN]), 0, True)
     check(aten.mode.default, torch.randint(0, 3, (4, 9)), 1)
     check(aten.mode.default, torch.tensor(3.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.bool])
+def test_hash_tensor(dtype):
+    x = make(dtype, 3, 4)
+    check(aten.hash_tensor.default, x)
+    check(aten.hash_tensor.default, x, [1], keepdim=True)

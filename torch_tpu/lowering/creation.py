@@ -102,6 +102,8 @@ def even(start: Any, end: Any, steps: int, dtype: torch.dtype | None = None) -> 
     inexact = promised.is_floating_point or promised.is_complex
     compute = dtypes.opmath(promised) if inexact else torch.float64
     start, end = dtypes.as_array(start, compute), dtypes.as_array(end, compute)
+    if not inexact:
+        start, end = jnp.trunc(start), jnp.trunc(end)
     step = (end - start) / np.asarray(max(steps - 1, 1), start.dtype)
     i = lax.iota(jnp.int32, steps)
     rising, falling = i.astype(step.dtype), (steps - 1 - i).astype(step.dtype)

@@ -28,18 +28,24 @@ def histogram_of_edges(x: Any, bins: Any, *, weight: Any, density: bool) -> tupl
 
 @lowers("aten::_histogramdd_bin_edges")
 def bin_edges(x: Any, bins: Sequence[int], *, range: Sequence[float] | None, weight: Any, density: bool) -> list[Any]:
-    return _edges(x.reshape(-1, len(bins)), bins, range)
+    return _edges(_points(x, bins), bins, range)
 
 
 @lowers("aten::_histogramdd_from_bin_cts")
 def histogramdd(x: Any, bins: Sequence[int], *, range: Sequence[float] | None, weight: Any, density: bool) -> Any:
-    points = x.reshape(-1, len(bins))
+    points = _points(x, bins)
     return _counts(points, _edges(points, bins, range), weight, density)
 
 
 @lowers("aten::_histogramdd_from_bin_tensors")
 def histogramdd_of_edges(x: Any, bins: Sequence[Any], *, weight: Any, density: bool) -> Any:
-    return _counts(x.reshape(-1, len(bins)), bins, weight, density)
+    return _counts(_points(x, bins), bins, weight, density)
+
+
+def _points(x: Any, bins: Sequence[Any]) -> Any:
+    if x.shape[-1] != len(bins):
+        raise RuntimeError("histogramdd: The size of bins must be equal to the innermost dimension of the input.")
+    return x.reshape(-1, len(bins))
 
 
 @lowers("aten::histc")

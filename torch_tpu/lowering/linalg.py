@@ -494,6 +494,8 @@ def matrix_exp(a: Any) -> Any:
     """The Taylor polynomial of degree 18 of a / 2^k, squared k times."""
     if a.size == 0:
         return a
+    dtype = a.dtype
+    a = a.astype(dtypes.to_jax(dtypes.opmath(dtypes.to_torch(dtype))))
     norm = abs(a).sum(-2).max(-1)
     halvings = jnp.ceil(jnp.log2(jnp.maximum(norm / 1.09, 1))).astype(jnp.int32)[..., None, None]
     halvings = jnp.where(jnp.isfinite(norm)[..., None, None], halvings, 0)
@@ -508,4 +510,4 @@ def matrix_exp(a: Any) -> Any:
         return jnp.where(i < halvings, _matmul(value, value), value)
 
     value = lax.fori_loop(0, degree, term, jnp.broadcast_to(eye, a.shape))
-    return lax.fori_loop(0, halvings.max(), square, value)
+    return lax.fori_loop(0, halvings.max(), square, value).astype(dtype)

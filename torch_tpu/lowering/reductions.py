@@ -408,3 +408,15 @@ def _picked(x: Any, dim: int, keepdim: bool, place: Callable[[Any], Any]) -> tup
     at = place(values)
     picked = [jnp.take_along_axis(a, at, -1) for a in (values, index.astype(jnp.int64))]
     return tuple(jnp.moveaxis(p, -1, dim) if keepdim else p.squeeze(-1) for p in picked)
+
+
+@lowers("aten::hash_tensor")
+def hash_tensor(x: Any, dim: Any = (), *, keepdim: bool, mode: int) -> Any:
+    """The exclusive or of the elements' bits, those of floats in double precision."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        bits = lax.bitcast_convert_type(x.astype(jnp.float64), jnp.uint64)
+    else:
+        bits = x.astype(jnp.int64).astype(jnp.uint64)
+    dims = axes(dim, x.ndim)
+    value = lax.reduce(bits, np.uint64(0), lax.bitwise_xor, dims)
+    return lax.expand_dims(value, dims) if keepdim else value
