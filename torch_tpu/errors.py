@@ -154,7 +154,8 @@ def _said_by_cpu(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Exc
     host = to_host((args, kwargs))
     if host is not None:
         try:
-            op(*host[0], **host[1])
+            with torch.random.fork_rng(devices=[]):  # the CPU's generator stays where it is
+                op(*host[0], **host[1])
         except NotImplementedError as said:
             # "not implemented for 'Float'" is about the operands; an op that the CPU doesn't have says nothing of them.
             return said if "not implemented for '" in str(said) else None
