@@ -239,9 +239,10 @@ class _Build:
         if host is None:
             raise error
         try:
-            if self.functional is not None:
-                self.pure_out = errors.to_meta(self._run(self.pure, host))
-            self.out = errors.to_meta(self._run(self.op, host))
+            with torch.random.fork_rng(devices=[]):
+                if self.functional is not None:
+                    self.pure_out = errors.to_meta(self._run(self.pure, host))
+                self.out = errors.to_meta(self._run(self.op, host))
         except NotImplementedError:
             raise error from None
         self.metas = errors.to_meta(host)

@@ -325,7 +325,7 @@ def _comparable(op: OpInfo, run: Run | OpInfo, sample: SampleInput, got: Any, ex
 
 
 # Which of equal elements they give the index of is not determined; where their dimension is among the arguments.
-_TIES = {"kthvalue": 1, "mode": 0, "median": 0, "nanmedian": 0}
+_TIES = {"kthvalue": 1, "mode": 0, "median": 0, "nanmedian": 0, "topk": 1}
 
 
 def _values_of_ties(op: OpInfo, sample: SampleInput, result: Any) -> Any:
@@ -339,7 +339,9 @@ def _values_of_ties(op: OpInfo, sample: SampleInput, result: Any) -> Any:
     return values, sample.input.gather(dim, at).view(indices.shape)
 
 
-_SAVED_STATISTICS = frozenset({"native_batch_norm", "_native_batch_norm_legit", "native_layer_norm"})
+_SAVED_STATISTICS = frozenset(
+    {"_batch_norm_with_update", "native_batch_norm", "_native_batch_norm_legit", "native_layer_norm"}
+)
 _UP_TO_A_BASIS = frozenset(
     {"svd", "linalg.svd", "svd_lowrank", "pca_lowrank", "linalg.eigh", "linalg.eig", "symeig", "lobpcg"}
 )

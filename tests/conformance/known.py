@@ -4,6 +4,11 @@
 KNOWN: list[tuple[str, str, str, str]] = [
     ("linalg.lstsq*", "*", "out", "The CPU's solution of a tall system has gaps: it lies in a taller matrix."),
     ("matrix_exp", "*float16", "*", "PyTorch's CPU kernel gives NaN; the device's values are those of float32."),
+    *(
+        (op, "*", kind, "The gradient goes to one of equal elements, and to which is not determined.")
+        for op in ("topk", "mode", "kthvalue", "median", "nanmedian")
+        for kind in ("backward", "gradgrad")
+    ),
     ("masked_fill", "*", "errors", "Whether a complex value in a tensor is real is not known before it is computed."),
     (
         "linalg.norm.subgradients_at_zero",
