@@ -16,7 +16,10 @@ KNOWN: list[tuple[str, str, str, str]] = [
         "backward",
         "A subgradient of the nuclear norm at zero depends on the basis of the null space, which is not determined.",
     ),
-    ("chalf", "*", "*", "XLA has no complex numbers of half precision (complex32)."),
+    *(
+        (op, dtype, "*", "XLA has no complex numbers of half precision (complex32).")
+        for op, dtype in (("chalf", "*"), ("complex", "float16"), ("view_as_complex", "float16"))
+    ),
     (
         "nn.functional.scaled_dot_product_attention",
         "float32",
