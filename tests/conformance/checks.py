@@ -190,7 +190,7 @@ def _view(op: OpInfo, dtype: torch.dtype) -> int:
                     shared.append((i, result.storage_offset(), result.stride(), tuple(result.shape), result._is_view()))
                     if result.dtype == dtype and not result.is_inference():
                         result.zero_()
-        return shared, (given if shared else [])
+        return shared, [x for x in given if shared and not hasattr(x, inputs.STAYS)]
 
     count = 0
     for sample in inputs.samples(op, dtype, inputs.sample_count(dtype)):
