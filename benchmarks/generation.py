@@ -41,7 +41,7 @@ def compiles() -> int:
 def by_token(model: PreTrainedModel, inputs: torch.Tensor, cache: str) -> list[int]:
     """Compilations for each token of a run."""
     marks = Marks()
-    options = {"max_new_tokens": TOKENS, "do_sample": False, "disable_compile": True}
+    options = {"max_new_tokens": TOKENS, "do_sample": False}
     model.generate(inputs, cache_implementation=cache, stopping_criteria=[marks], **options)
     return marks.by_token()
 

@@ -168,6 +168,7 @@ PYBIND11_MODULE(_C, m) {
 
   m.def("register_ops", &register_ops);
   m.def("clear_programs", &clear_programs);
+  m.def("set_most_programs", &set_most_programs);
   m.def("cpu_fallbacks", &cpu_fallbacks);
   m.def("set_cpu_fallback", &allow_cpu_fallback);
   m.def("cpu_fallback", &cpu_fallback);

@@ -64,8 +64,14 @@ class ProgramCache {
   }
 
   void clear() {
+    Programs dropped;  // freed when the lock is
     std::unique_lock<std::shared_mutex> lock(mutex_);
-    programs_.clear();
+    dropped.swap(programs_);
+  }
+
+  void set_limit(size_t limit) {
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    limit_ = limit;
   }
 
   void forget_fallbacks() {
@@ -82,7 +88,11 @@ class ProgramCache {
 
   void land(const Key& key, const ProgramPtr& program) {
     if (program != nullptr) {
+      Programs dropped;
       std::unique_lock<std::shared_mutex> lock(mutex_);
+      if (programs_.size() >= limit_) {
+        dropped.swap(programs_);
+      }
       programs_[key] = program;
     }
     std::shared_ptr<Flight> flight;
@@ -98,8 +108,11 @@ class ProgramCache {
     flight->landed.notify_all();
   }
 
+  using Programs = std::unordered_map<Key, ProgramPtr, WordsHash>;
+
   std::shared_mutex mutex_;
-  std::unordered_map<Key, ProgramPtr, WordsHash> programs_;
+  Programs programs_;
+  size_t limit_ = SIZE_MAX;
   std::mutex flights_mutex_;
   std::unordered_map<Key, std::shared_ptr<Flight>, WordsHash> flights_;
 };
@@ -218,6 +231,10 @@ void register_ops(const std::vector<std::string>& names) {
 
 void clear_programs() {
   cache().clear();
+}
+
+void set_most_programs(size_t limit) {
+  cache().set_limit(limit);
 }
 
 void allow_cpu_fallback(bool on) {

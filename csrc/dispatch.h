@@ -20,6 +20,9 @@ void register_ops(const std::vector<std::string>& names);
 // Forgets all programs in memory.
 void clear_programs();
 
+// When there are that many programs in memory, all are forgotten before another one comes.
+void set_most_programs(size_t limit);
+
 // Lets ops that have no lowering run on the CPU, or raise again, also those that ran there before.
 void allow_cpu_fallback(bool on);
 

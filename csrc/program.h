@@ -60,7 +60,7 @@ struct Program {
   std::vector<Input> inputs;
   std::vector<NewTensor> tensors;
   std::vector<Write> writes;
-  std::vector<Resize> resizes;                   // if any, that is all there is to do before the call is read again
+  std::vector<Resize> resizes;  // if any, that is all there is to do before the call is read again
   std::vector<Return> returns;
   std::vector<BoundsCheck> checks;
   uint64_t random_numbers = 0;    // how many the program draws

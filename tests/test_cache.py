@@ -196,3 +196,23 @@ after = torch.tpu.cache_stats()
 assert after["compiles"] == before["compiles"] and after["disk_hits"] == before["disk_hits"] + 1
 """
     expect(code, TORCH_TPU_CACHE_DIR=str(tmp_path))
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc")
+def test_a_process_holds_no_more_programs_than_it_may(tmp_path):
+    code = """
+import torch
+from pathlib import Path
+x = torch.zeros(64, device="tpu")
+counts, maps = [], []
+for n in range(1, 64):
+    x[:n].tanh()
+    maps.append(len(Path("/proc/self/maps").read_text().splitlines()))
+assert max(maps[30:]) <= max(maps[:30]) + 20, maps
+stats = torch.tpu.cache_stats()
+x[:3].tanh()  # comes back from the disk
+after = torch.tpu.cache_stats()
+assert after["compiles"] == stats["compiles"] and after["disk_hits"] == stats["disk_hits"] + 1, (stats, after)
+"""
+    done = run_python(code, TORCH_TPU_MAX_PROGRAMS="10", TORCH_TPU_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr

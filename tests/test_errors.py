@@ -73,3 +73,17 @@ def test_outs_that_overlap_operands(name):
 
 def test_outs_of_ops_that_have_no_shape_function():
     on_both(lambda x: torch.logcumsumexp(x, 0, out=torch.empty_like(x)), torch.arange(4.0))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: torch.multinomial(x - 1, 2),
+        lambda x: torch.multinomial(x * 0, 2),
+        lambda x: torch.poisson(-x),
+        lambda x: torch.bernoulli(x),
+    ],
+)
+def test_parameters_of_distributions_in_debug_mode(draw):
+    with torch.tpu.mode("debug"):
+        on_both(draw, torch.arange(4.0))

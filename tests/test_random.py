@@ -137,3 +137,12 @@ def test_gradients_of_dirichlet_samples() -> None:
     leaf = alpha.to("tpu").requires_grad_()
     torch.distributions.Dirichlet(leaf).rsample().square().sum().backward()
     assert leaf.grad.isfinite().all()
+
+
+def test_the_generator_of_the_cpu_stays_where_it_is() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    # Sizes of their own, so that programs are made.
+    torch.empty(7, 11, device="tpu").uniform_(0.25, 1).exponential_(0.75)
+    assert torch.equal(torch.rand(3), expected)

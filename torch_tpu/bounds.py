@@ -45,19 +45,14 @@ _RUNTIME_ERROR = ("gather", "scatter")
 _MANY = frozenset(["index.Tensor", "index_put", "_index_put_impl"])
 _TABLES = {"embedding": ("weight", "indices"), "_embedding_bag": ("weight", "indices")}
 _TARGETS = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
-# Random ops: the argument that has a distribution's parameters, where they are wrong, and what PyTorch says.
-_PARAMETERS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
-    "multinomial": (
-        "self",
-        lambda x: ~(x >= 0) | jnp.isinf(x),
-        "probability tensor contains either `inf`, `nan` or element < 0",
-    ),
-    "poisson": ("self", lambda x: x < 0, "invalid Poisson rate, expected rate to be non-negative"),
-    "bernoulli": (
-        "self",
-        lambda x: ~((x >= 0) & (x <= 1)),
-        "Expected p_in >= 0 && p_in <= 1 to be true, but got false.",
-    ),
+# Random ops: where the parameters of a distribution are wrong, and what PyTorch says.
+_PARAMETERS: dict[str, list[tuple[Callable[[Any], Any], str]]] = {
+    "multinomial": [
+        (lambda x: ~(x >= 0) | jnp.isinf(x), "probability tensor contains either `inf`, `nan` or element < 0"),
+        (lambda x: x.sum(-1) <= 0, "invalid multinomial distribution (sum of probabilities <= 0)"),
+    ],
+    "poisson": [(lambda x: x < 0, "invalid Poisson rate, expected rate to be non-negative")],
+    "bernoulli": [(lambda x: ~((x >= 0) & (x <= 1)), "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")],
 }
 
 
@@ -81,8 +76,8 @@ def checks(name: str, named: dict[str, Any]) -> Iterator[Check]:
         table, index = (named[n] for n in _TABLES[name])
         yield Check(index, 0, table.shape[0], "IndexError", "index out of range in self: {}")
     elif name in _PARAMETERS:
-        argument, wrong, text = _PARAMETERS[name]
-        yield Check(wrong(named[argument]), 0, 1, "RuntimeError", text)
+        for wrong, text in _PARAMETERS[name]:
+            yield Check(wrong(named["self"]), 0, 1, "RuntimeError", text)
     elif name in _TARGETS:
         target, classes = named["target"], named["self"].shape[1 if named["self"].ndim > 1 else 0]
         kept = jnp.where(target == named["ignore_index"], 0, target)

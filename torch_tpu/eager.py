@@ -154,9 +154,8 @@ def _refuse_numbers(name: str, values: list[Any]) -> None:
     Numbers are no part of a call's signature; how they stand to each other and the dtype is (`put_standing`, call.cpp).
     """
     rule = RULES.get(_functional_name(name))
-    elementwise = (rule is not None and rule.rows == "pointwise") or name.startswith("aten::_foreach_")
-    if elementwise or (rule is not None and rule.random):
-        errors.raise_if_refused(variants.find(name), values, rule is not None and rule.random)
+    if rule is not None and (rule.random or rule.rows == "pointwise"):
+        errors.raise_if_refused(variants.find(name), values, rule.random)
 
 
 def _program(name: str, plan: dict[str, Any], executable: _C.Executable | None) -> _C.Program:
@@ -239,9 +238,10 @@ class _Build:
         if host is None:
             raise error
         try:
-            if self.functional is not None:
-                self.pure_out = errors.to_meta(self._run(self.pure, host))
-            self.out = errors.to_meta(self._run(self.op, host))
+            with torch.random.fork_rng(devices=[]):
+                if self.functional is not None:
+                    self.pure_out = errors.to_meta(self._run(self.pure, host))
+                self.out = errors.to_meta(self._run(self.op, host))
         except NotImplementedError:
             raise error from None
         self.metas = errors.to_meta(host)

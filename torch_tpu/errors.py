@@ -30,7 +30,7 @@ def raise_as_on_cpu(error: Exception, op: OpOverload, args: list[Any], kwargs: d
 
 def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Raise the CPU's error for what some shape functions let pass: dims out of range, float indices, mixed dtypes,
-    windows that don't move.
+    windows that don't move, complex factors.
     """
     named = {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
     this, dims = named.get("self"), named.get("dim")
@@ -43,7 +43,13 @@ def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -
     wrong = wrong or any(isinstance(i, torch.Tensor) and _is_inexact(i) for i in indices)
     wrong = wrong or any(_least(named.get(name)) < least for name, least in _LEAST)
     wrong = wrong or op._schema.name.removesuffix("_") in _CHECKED_BY_KERNELS
-    inexact = {x.dtype for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and _is_inexact(x)}
+    leaves = pytree.tree_leaves((args, kwargs))
+    # A complex factor of real tensors.
+    wrong = wrong or (
+        any(isinstance(x, complex) for x in leaves)
+        and not any(isinstance(x, torch.Tensor) and x.is_complex() for x in leaves)
+    )
+    inexact = {x.dtype for x in leaves if isinstance(x, torch.Tensor) and _is_inexact(x)}
     # What autograd calls is as it must be, though the CPU may keep other dtypes for it.
     mixed = len(inexact) > 1 and "backward" not in op.name()
     said = _said_by_cpu(op, args, kwargs) if wrong or mixed else None
@@ -154,7 +160,8 @@ def _said_by_cpu(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Exc
     host = to_host((args, kwargs))
     if host is not None:
         try:
-            op(*host[0], **host[1])
+            with torch.random.fork_rng(devices=[]):  # the CPU's generator stays where it is
+                op(*host[0], **host[1])
         except NotImplementedError as said:
             # "not implemented for 'Float'" is about the operands; an op that the CPU doesn't have says nothing of them.
             return said if "not implemented for '" in str(said) else None

@@ -75,10 +75,23 @@ def start() -> None:
     options = [("cpu_device_count", _virtual_devices())] if is_emulated() else []
     with _log_level(os.environ.get("TORCH_TPU_LOG_LEVEL", "3")):
         _C.start(path, options)
+    _C.set_most_programs(_most_programs())
     _C.set_device_count(_C.runtime_device_count())
     from . import eager
 
     _C.register_ops(eager.ops_to_register())
+
+
+def _most_programs() -> int:
+    """How many programs the process may hold. On the CPU plugin each takes three memory maps, and a process that has no
+    more of them dies: Linux allows 65,530."""
+    chosen = os.environ.get("TORCH_TPU_MAX_PROGRAMS")
+    if chosen:
+        return int(chosen)
+    try:
+        return int(Path("/proc/sys/vm/max_map_count").read_text()) // 4
+    except (OSError, ValueError):
+        return 1 << 14
 
 
 @contextlib.contextmanager

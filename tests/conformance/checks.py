@@ -190,7 +190,7 @@ def _view(op: OpInfo, dtype: torch.dtype) -> int:
                     shared.append((i, result.storage_offset(), result.stride(), tuple(result.shape), result._is_view()))
                     if result.dtype == dtype and not result.is_inference():
                         result.zero_()
-        return shared, (given if shared else [])
+        return shared, [x for x in given if shared and not hasattr(x, inputs.STAYS)]
 
     count = 0
     for sample in inputs.samples(op, dtype, inputs.sample_count(dtype)):
@@ -325,21 +325,24 @@ def _comparable(op: OpInfo, run: Run | OpInfo, sample: SampleInput, got: Any, ex
 
 
 # Which of equal elements they give the index of is not determined; where their dimension is among the arguments.
-_TIES = {"kthvalue": 1, "mode": 0, "median": 0, "nanmedian": 0}
+_TIES = {"kthvalue": 1, "mode": 0, "median": 0, "nanmedian": 0, "topk": 1, "sort": 0, "argsort": 0}
 
 
 def _values_of_ties(op: OpInfo, sample: SampleInput, result: Any) -> Any:
     """(values, the elements at the indices) for (values, indices)."""
-    if isinstance(result, torch.Tensor):
+    if sample.kwargs.get("stable") or (isinstance(result, torch.Tensor) and op.name != "argsort"):
         return result
-    values, indices = result
+    values, indices = (result, result) if op.name == "argsort" else result
     position = _TIES[op.name]
     dim = sample.kwargs.get("dim", sample.args[position] if len(sample.args) > position else -1)
     at = indices if indices.dim() == sample.input.dim() else indices.unsqueeze(dim)
-    return values, sample.input.gather(dim, at).view(indices.shape)
+    found = sample.input.gather(dim, at).view(indices.shape)
+    return found if op.name == "argsort" else (values, found)
 
 
-_SAVED_STATISTICS = frozenset({"native_batch_norm", "_native_batch_norm_legit", "native_layer_norm"})
+_SAVED_STATISTICS = frozenset(
+    {"_batch_norm_with_update", "native_batch_norm", "_native_batch_norm_legit", "native_layer_norm"}
+)
 _UP_TO_A_BASIS = frozenset(
     {"svd", "linalg.svd", "svd_lowrank", "pca_lowrank", "linalg.eigh", "linalg.eig", "symeig", "lobpcg"}
 )

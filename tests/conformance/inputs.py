@@ -32,7 +32,7 @@ _MANY_OF = frozenset({torch.float32, torch.bfloat16, torch.int64})
 # Some generators give thousands of samples; those that count are spread over this many.
 _LOOKED_AT = 200
 # The attribute of tensors that are not moved.
-_STAYS = "stays_on_cpu"
+STAYS = "stays_on_cpu"
 
 
 @functools.cache
@@ -65,7 +65,7 @@ def samples(op: OpInfo, dtype: torch.dtype, count: int, requires_grad: bool = Fa
     )
     if op.name == "tensor_split":
         for x in tensors([s.args for s in made]):
-            setattr(x, _STAYS, True)  # where to split must be on the CPU on any device
+            setattr(x, STAYS, True)  # where to split must be on the CPU on any device
     return made
 
 
@@ -77,9 +77,9 @@ def error_inputs(op: OpInfo) -> list[ErrorInput]:
 
 def spread(items: list[Any], count: int) -> list[Any]:
     """The first, the last and evenly spaced items between."""
-    if len(items) <= count:
-        return items
-    return [items[round(i * (len(items) - 1) / max(count - 1, 1))] for i in range(count)]
+    if len(items) <= count or count == 1:
+        return items[:count]
+    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
 
 
 def to_tpu(sample: SampleInput) -> SampleInput:
@@ -120,7 +120,7 @@ def _device(x: Any) -> Any:
 
 
 def _moved(x: torch.Tensor, storages: dict[int, torch.Tensor], device: str = "tpu") -> torch.Tensor:
-    if x.is_meta or hasattr(x, _STAYS):
+    if x.is_meta or hasattr(x, STAYS):
         return x
     with torch.no_grad():
         moved = _detached(x.detach(), storages, device)
@@ -208,7 +208,7 @@ def laid_out(op: OpInfo, sample: SampleInput) -> Iterator[tuple[str, SampleInput
 
 
 def _changed(x: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    if x.layout != torch.strided or x.is_conj() or x.is_neg() or hasattr(x, _STAYS):
+    if x.layout != torch.strided or x.is_conj() or x.is_neg() or hasattr(x, STAYS):
         return x
     made = change(x)
     return (

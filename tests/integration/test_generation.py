@@ -47,12 +47,8 @@ def generated(device: str, **options: Any) -> torch.Tensor:
 
 
 def modes() -> list[Any]:
-    """What is compiled waits for a backend of torch.compile."""
-    skip = pytest.mark.skipif("tpu" not in torch._dynamo.list_backends(), reason="torch.compile has no backend 'tpu'")
-    slow = {"penalties", "no cache"}
-    return [
-        pytest.param(m, marks=[skip] if "compiled" in m else [pytest.mark.slow] if m in slow else []) for m in MODES
-    ]
+    """Their names; some are not among the fast tests."""
+    return [pytest.param(m, marks=[pytest.mark.slow] if m in {"penalties", "no cache"} else []) for m in MODES]
 
 
 @pytest.mark.parametrize("mode", modes())

@@ -44,7 +44,9 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n == "fused" else []) for n in OPTIONS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in ("fused", "bf16") else []) for n in OPTIONS]
+)
 def test_losses_are_those_of_the_cpu(name: str, tmp_path: Path, accelerate_on: On) -> None:
     options = OPTIONS[name]
     with accelerate_on("cpu"):
