@@ -26,9 +26,11 @@ def test_no_failure_lacks_a_reason(promised: dict[table.Key, bool]) -> None:
     assert [key for key in failing if table.reason(key) is None] == []
 
 
-def test_the_table_has_every_operator(promised: dict[table.Key, bool]) -> None:
+def test_the_table_has_every_operator() -> None:
+    page = table.TABLE.read_text()
     # Some entries are for CUDA alone.
-    assert {op for op, _, _ in promised} == {name for name, op in inputs.operators().items() if inputs.dtypes(op)}
+    names = [name for name, op in inputs.operators().items() if inputs.dtypes(op)]
+    assert [name for name in names if f"\n| {name} |" not in page] == []
 
 
 def test_the_table_keeps_what_was_asked_of_it(promised: dict[table.Key, bool]) -> None:
