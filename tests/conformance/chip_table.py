@@ -60,24 +60,32 @@ def reason(key: Key) -> str | None:
     return None
 
 
-def render(verdicts: dict[Key, dict[str, Any]], programs: list[dict[str, Any]], target: str) -> str:
-    """The page for some verdicts and what the compiler said of their programs."""
+def render(
+    verdicts: dict[Key, dict[str, Any]], programs: list[dict[str, Any]], target: str, missing: Iterable[Key]
+) -> str:
+    """The page for some verdicts and what the compiler said of their programs. missing: cases that were not run."""
     introduction = _INTRODUCTION.format(libtpu=importlib.metadata.version("libtpu"), target=target)
-    parts = [_totals(verdicts.values()), _failures(verdicts), _slow(programs), _operators(verdicts)]
+    parts = [_totals(verdicts.values(), missing), _failures(verdicts), _slow(programs), _operators(verdicts)]
     return "\n".join([introduction, *(line for part in parts for line in part)]) + "\n"
 
 
-def _totals(verdicts: Iterable[dict[str, Any]]) -> list[str]:
+def _totals(verdicts: Iterable[dict[str, Any]], missing: Iterable[Key]) -> list[str]:
     counts: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for v in verdicts:
         if v["verdict"] != "n/a":
             counts[_column(v["dtype"]), v["kind"]][v["verdict"] == "pass"] += 1
-    lines = ["## Totals", "", "| dtype | kind | cases | compile | % |", "| --- | --- | --- | --- | --- |"]
+    left = collections.Counter((_column(dtype), kind) for _, dtype, kind in missing)
+    lines = [
+        "## Totals",
+        "",
+        "| dtype | kind | cases run | compile | % | not run |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for (dtype, kind), c in sorted(
         counts.items(), key=lambda item: (_COLUMNS.index(item[0][0]), item[0][1] != "forward")
     ):
         share = 100 * c[True] / c.total()
-        lines.append(f"| {dtype} | {kind} | {c.total()} | {c[True]} | {share:.2f} |")
+        lines.append(f"| {dtype} | {kind} | {c.total()} | {c[True]} | {share:.2f} | {left[dtype, kind]} |")
     return [*lines, ""]
 
 
@@ -168,8 +176,10 @@ def main() -> None:
     verdicts = {key: v for key, v in run.read(path).items() if key[0] in order}
     verdicts = dict(sorted(verdicts.items(), key=lambda item: order[item[0][0]]))
     programs = [json.loads(line) for line in chip.programs_of(path).read_text().splitlines()]
-    PAGE.write_text(render(verdicts, programs, arguments.target))
-    print("\n".join(_totals(verdicts.values())))
+    asked = ((c["op"], c["dtype"], c["kind"]) for c in chip.cases(["*"], []))
+    missing = [key for key in asked if key not in verdicts]
+    PAGE.write_text(render(verdicts, programs, arguments.target, missing))
+    print("\n".join(_totals(verdicts.values(), missing)))
 
 
 if __name__ == "__main__":
