@@ -16,7 +16,6 @@ out/chip-v5e-2x2.programs.jsonl, so nothing is compiled twice, also by a later r
 from __future__ import annotations
 
 import argparse
-import collections
 import fnmatch
 import hashlib
 import json
@@ -230,26 +229,9 @@ def main() -> int:
         serve(arguments.target, arguments.samples, programs_of(path))
         return 0
 
-    known = run.read(path)
-    todo = [
-        case
-        for case in cases(arguments.ops, arguments.dtypes)
-        if (record := known.get((case["op"], case["dtype"], case["kind"]))) is None
-        or record["verdict"] in arguments.again
-        or "all" in arguments.again
-    ]
     program = worker(arguments.target, arguments.samples, path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    counts: collections.Counter[str] = collections.Counter()
-    with path.open("a") as results:
-        for verdict in run.run(todo, arguments.workers, program, LIMIT):
-            results.write(json.dumps(verdict) + "\n")
-            results.flush()
-            counts[verdict["verdict"]] += 1
-            if verdict["verdict"] not in ("pass", "n/a"):
-                print("{op} {dtype} {kind}: {verdict}: {message:.300}".format(**verdict), flush=True)
-    print(", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items())) or "nothing to do")
-    return int(any(counts[v] for v in ("fail", "crash", "hang")))
+    todo = cases(arguments.ops, arguments.dtypes)
+    return run.carry_out(todo, path, arguments.again, arguments.workers, program, LIMIT)
 
 
 if __name__ == "__main__":

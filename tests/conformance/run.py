@@ -145,18 +145,31 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, help="default: out/conformance.jsonl")
     arguments = parser.parse_args()
 
-    known = read(arguments.results)
-    cases = [
+    program = [sys.executable, str(HERE / "worker.py")]
+    return carry_out(select(arguments), arguments.results, arguments.again, arguments.workers, program)
+
+
+def carry_out(
+    cases: Iterable[dict[str, str]],
+    path: Path,
+    again: list[str],
+    workers: int,
+    program: list[str],
+    limit: int = LIMIT,
+) -> int:
+    """Judge the cases that have no verdict in the file `path`, or one of `again`, and add theirs; 1 if one failed."""
+    known = read(path)
+    todo = [
         case
-        for case in select(arguments)
+        for case in cases
         if (record := known.get((case["op"], case["dtype"], case["kind"]))) is None
-        or record["verdict"] in arguments.again
-        or "all" in arguments.again
+        or record["verdict"] in again
+        or "all" in again
     ]
-    arguments.results.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     counts: collections.Counter[str] = collections.Counter()
-    with arguments.results.open("a") as results:
-        for verdict in _with_progress(run(cases, arguments.workers, [sys.executable, str(HERE / "worker.py")]), cases):
+    with path.open("a") as results:
+        for verdict in _with_progress(run(todo, workers, program, limit), todo):
             results.write(json.dumps(verdict) + "\n")
             results.flush()
             counts[verdict["verdict"]] += 1
