@@ -15,6 +15,7 @@ import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
+from . import errors
 from .lowering import interpret, load_rules
 from .lowering.registry import RULES, Rule
 
@@ -81,7 +82,7 @@ def _op(graph: GraphModule, computed: list[Node]) -> Callable[[list[Any]], list[
     if qualified not in RULES:
         promised = [n.meta["val"] for n in computed]
         _library.define(f"{name}(Tensor[] inputs) -> Tensor[]")
-        _library.impl(name, lambda inputs: [_like(x) for x in promised], "Meta")
+        _library.impl(name, lambda inputs: errors.to_meta(promised), "Meta")
         RULES[qualified] = Rule(lambda inputs: interpret.interpret(program, inputs), random=True)
     return getattr(torch.ops.torch_tpu, name).default
 
@@ -104,7 +105,3 @@ def _digest(program: GraphModule) -> str:
             value = getattr(program, node.target)
             parts.append(value.detach().cpu().view(torch.uint8).numpy().tobytes() if value.ndim else value.item())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
-
-
-def _like(fake: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device="meta")

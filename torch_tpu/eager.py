@@ -33,15 +33,14 @@ from .views import WHOLE, ScalarOperand, Storage, TensorOperand, read, storage_o
 
 __all__ = ["OpInfo", "ScalarOperand", "Storage", "TensorOperand", "build", "op_info", "ops_to_register"]
 
-# Composite ops that stay as PyTorch composes them: they make storages, follow a `device` argument, or their results are
-# views, which their schemas do not say.
+# Composite ops that stay as PyTorch composes them: they make storages or follow a `device` argument.
 _COMPOSED = frozenset(
     f"aten::{n}"
     for n in (
         *("empty_like", "empty_permuted", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"),
         *("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "randint_like.low_dtype"),
-        # CPU's own form checks the number as `fill_` does.
-        *("lift", "lift_fresh", "full"),
+        *("lift", "lift_fresh"),
+        "full",  # composed, its number is checked as `fill_` does
         # These share storage with their input although their schemas don't say so, or copy what is no view.
         *("_unsafe_view", "unsafe_split.Tensor", "unsafe_split_with_sizes", "view_copy"),
     )
@@ -308,13 +307,10 @@ class _Build:
 
     def _numbers_as_tensors(self) -> list[ScalarOperand]:
         """Numbers that C++ wrapped as tensors and that Python can't pass to this op as such."""
-        if torch._C._should_allow_numbers_as_tensors(self.op._opname):
-            return []
-        kinds = (str(a.type) for a in self.op._schema.arguments)
         return [
             v
-            for v, kind in zip(self.values, kinds, strict=True)
-            if isinstance(v, ScalarOperand) and v.is_number and "Tensor" in kind
+            for v, argument in zip(self.values, self.op._schema.arguments, strict=True)
+            if isinstance(v, ScalarOperand) and v.is_number and variants.wants_tensor(self.op, argument)
         ]
 
     def plan(self) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch._ops import OpOverload
 
+from .lowering import variants
 from .views import ScalarOperand, TensorOperand
 
 # Operands larger than this are not made on the CPU to hear its error.
@@ -140,10 +141,9 @@ def _host_arguments(
     op: OpOverload, values: list[Any], tensor: Callable[[TensorOperand], torch.Tensor]
 ) -> dict[str, Any]:
     """The op's arguments by name, for the CPU; what makes tensors makes one of one element."""
-    takes_numbers = torch._C._should_allow_numbers_as_tensors(op._opname)
     named = {}
     for argument, value in zip(op._schema.arguments, values, strict=True):
-        wrapped = "Tensor" in str(argument.type) and not takes_numbers
+        wrapped = variants.wants_tensor(op, argument)
 
         def on_cpu(x: Any, wrapped: bool = wrapped) -> Any:
             if isinstance(x, TensorOperand):

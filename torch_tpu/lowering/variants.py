@@ -35,6 +35,11 @@ def mutates(op: OpOverload) -> bool:
     return op._schema.is_mutable
 
 
+def wants_tensor(op: OpOverload, argument: torch._C.Argument) -> bool:
+    """True for an argument of type Tensor for which Python can't pass a number, as C++ can by wrapping it."""
+    return "Tensor" in str(argument.type) and not torch._C._should_allow_numbers_as_tensors(op._opname)
+
+
 # What functions that make tensors take and their `out=` forms, which have the tensor, do not.
 _FACTORY = frozenset({"dtype", "layout", "device", "pin_memory"})
 
