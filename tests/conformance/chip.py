@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,24 +151,17 @@ def _run(op: Any, dtype: Any, kind: str, count: int) -> tuple[int, list[str]]:
 
 def serve(target: str, samples: int, programs: Path) -> None:
     """Answer cases, one JSON object a line, until the input ends."""
-    # Answers go through a descriptor of their own: what libraries print is no answer.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
     os.environ["TORCH_TPU_CACHE_DIR"] = ""  # programs that come from the disk are not lowered
-    import resource
 
-    import torch
+    def start() -> Callable[[dict[str, str]], dict[str, Any]]:
+        import torch
 
-    torch.set_num_threads(1)
-    torch.tpu.init()
-    recorder = Recorder()
-    compiler = Compiler(target, programs)
-    for line in sys.stdin:
-        began = time.perf_counter()
-        verdict = judge(json.loads(line), recorder, compiler, samples)
-        verdict["seconds"] = round(time.perf_counter() - began, 2)
-        verdict["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-        print(json.dumps(verdict), file=answers, flush=True)
+        torch.set_num_threads(1)
+        torch.tpu.init()
+        recorder, compiler = Recorder(), Compiler(target, programs)
+        return lambda case: judge(case, recorder, compiler, samples)
+
+    run.serve(start)
 
 
 def operators() -> dict[str, Any]:

@@ -14,12 +14,14 @@ import argparse
 import collections
 import fnmatch
 import json
+import os
 import queue
+import resource
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,23 @@ class Worker:
             self.process.stdin.close()
             self.process.wait()
             self.process = None
+
+
+def serve(start: Callable[[], Callable[[dict[str, str]], dict[str, Any]]]) -> None:
+    """The side of a worker: answer cases, one JSON object a line, until the input ends.
+
+    start: imports what judging takes, and gives the function from a case to the case with its verdict.
+    """
+    # Answers go through a descriptor of their own: what libraries print is no answer.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    judge = start()
+    for line in sys.stdin:
+        began = time.perf_counter()
+        verdict = judge(json.loads(line))
+        verdict["seconds"] = round(time.perf_counter() - began, 2)
+        verdict["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+        print(json.dumps(verdict), file=answers, flush=True)
 
 
 def run(

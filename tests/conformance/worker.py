@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import os
-import resource
-import sys
-import time
 import traceback
+from collections.abc import Callable
+from typing import Any
 
-# Answers go through a descriptor of their own: what libraries print is no answer.
-_answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
-
-import checks  # noqa: E402
-import compare  # noqa: E402
-import inputs  # noqa: E402
-import torch  # noqa: E402
+import run
 
 
-def main() -> None:
-    """Answer until the input ends."""
+def start() -> Callable[[dict[str, str]], dict[str, Any]]:
+    """What judges a case."""
+    import checks
+    import compare
+    import inputs
+    import torch
+
     torch.set_num_threads(1)
-    for line in sys.stdin:
-        case = json.loads(line)
-        began = time.perf_counter()
-        verdict, message = _judge(case)
-        case.update(verdict=verdict, message=message, seconds=round(time.perf_counter() - began, 2))
-        case["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-        print(json.dumps(case), file=_answers, flush=True)
 
+    def judge(case: dict[str, str]) -> dict[str, Any]:
+        op = inputs.operators()[case["op"]]
+        try:
+            count = checks.check(op, getattr(torch, case["dtype"]), case["kind"])
+        except compare.Wrong as wrong:
+            return {**case, "verdict": "fail", "message": str(wrong)}
+        except Exception as error:  # noqa: BLE001 - a fault of the harness is a failure, too
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            message = f"harness: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+            return {**case, "verdict": "fail", "message": message}
+        return {**case, "verdict": "pass" if count else "n/a", "message": ""}
 
-def _judge(case: dict[str, str]) -> tuple[str, str]:
-    op = inputs.operators()[case["op"]]
-    try:
-        count = checks.check(op, getattr(torch, case["dtype"]), case["kind"])
-    except compare.Wrong as wrong:
-        return "fail", str(wrong)
-    except Exception as error:  # noqa: BLE001 - a fault of the harness is a failure, too
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        return "fail", f"harness: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-    return ("pass", "") if count else ("n/a", "")
+    return judge
 
 
 if __name__ == "__main__":
-    main()
+    run.serve(start)
