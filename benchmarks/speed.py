@@ -47,19 +47,23 @@ def generation(model: PreTrainedModel, inputs: torch.Tensor) -> Callable[[], obj
     return lambda: model.generate(inputs[:1, :32], max_new_tokens=32, do_sample=False)
 
 
-CASES = {"forward": (forward, 20), "step": (step, 10), "generate 32": (generation, 3)}
+CASES = {"forward": (forward, 10), "step": (step, 5), "generate 32": (generation, 2)}
 
 
 def seconds(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """The median time of each, in turns, after two rounds of warm-up."""
+    """The median time of each, in three turns of `repeats`.
+
+    A turn begins with two runs that don't count: the idle threads of the one before it still spin on the cores.
+    """
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for round_ in range(repeats + 2):
+    for _ in range(3):
         for name, run in runs.items():
-            began = time.perf_counter()
-            run()
-            torch.tpu.synchronize()
-            if round_ >= 2:
-                times[name].append(time.perf_counter() - began)
+            for i in range(repeats + 2):
+                began = time.perf_counter()
+                run()
+                torch.tpu.synchronize()
+                if i >= 2:
+                    times[name].append(time.perf_counter() - began)
     return {name: statistics.median(values) for name, values in times.items()}
 
 

@@ -795,3 +795,10 @@ def test_equal_and_allclose() -> None:
     assert torch.allclose(x, x + 1e-9) and not torch.allclose(x, x + 1)
     with pytest.raises(RuntimeError, match="same device"):
         torch.equal(x, X)
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 64])
+def test_products_with_a_weight_transposed(tokens: int) -> None:
+    weight, x, bias = torch.randn(64, 32), torch.randn(tokens, 32), torch.randn(64)
+    on_both(F.linear, x, weight)
+    on_both(F.linear, x, weight, bias)

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import _C, bounds, cache, compiler, errors, layouts
+from . import _C, bounds, cache, compiler, errors, layouts, runtime
 from .lowering import dtypes, interpret, load_rules, rows, variants
 from .lowering._jax import jax, jnp, lax
 from .lowering.context import Context, using
@@ -389,6 +389,7 @@ class _Build:
             rng=rng,
             matmul_precision=torch.get_float32_matmul_precision(),
             deterministic=torch.are_deterministic_algorithms_enabled(),
+            emulated=runtime.is_emulated(),
             rows=starts[-1].astype(jnp.int32) if self.with_rows else None,
             row_operands=tuple(values[id(x)] for x in self.operands if x.row_dim >= 0),
             row_dims=tuple(x.row_dim for x in self.operands if x.row_dim >= 0),

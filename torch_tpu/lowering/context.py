@@ -21,6 +21,7 @@ class Context:
     ins: the op's positional arguments, with fake tensors for tensors; empty where nobody says.
     rng: uint32[4], the generator's seed (low, high word) and offset (low, high word); None outside random ops.
     rng_used: random elements drawn so far, each op's rounded up to 4.
+    emulated: the program is for the CPU plugin.
     rows: 0-d int32, how many rows (of dimension 0) of the padded operands are valid; None where no operand is padded.
     row_operands: the padded operands, as the lowering receives them. See rows.py.
     row_dims: for each of these, the dimension that is padded (0 if not given); rules other than rows="any" take 0 only.
@@ -34,6 +35,7 @@ class Context:
     rng_used: int = 0
     matmul_precision: str = "highest"
     deterministic: bool = False
+    emulated: bool = False
     rows: Any = None
     row_operands: tuple[Any, ...] = ()
     row_dims: tuple[int, ...] = ()
