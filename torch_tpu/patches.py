@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
+_Inductor = torch._TorchCompileInductorWrapper
+_inductor_init, _inductor_call = _Inductor.__init__, _Inductor.__call__
 _dlpack, _dlpack_device = torch.Tensor.__dlpack__, torch.Tensor.__dlpack_device__
 
 
@@ -13,6 +16,8 @@ def apply() -> None:
     """Apply all patches."""
     torch.Tensor.__dlpack__ = _export
     torch.Tensor.__dlpack_device__ = _export_device
+    torch._TorchCompileInductorWrapper.__init__ = _init_default_backend
+    torch._TorchCompileInductorWrapper.__call__ = _call_default_backend
 
 
 # DLPack has no device type for TPUs, and PyTorch's methods name the devices they know. A tensor on tpu is handed over
@@ -33,3 +38,24 @@ def _export_device(self: torch.Tensor) -> Any:
 
 
 _export.__doc__, _export_device.__doc__ = _dlpack.__doc__, _dlpack_device.__doc__
+
+
+# Which backend torch.compile takes when none is named is fixed. Graphs on tpu go to backend "tpu", others to Inductor.
+
+
+@functools.wraps(_inductor_init)
+def _init_default_backend(self: Any, mode: Any, options: Any, dynamic: Any, *args: Any, **kwargs: Any) -> None:
+    from .compile import dynamo
+
+    dynamo.register()
+    _inductor_init(self, mode, options, dynamic, *args, **kwargs)
+    self.asked = {"mode": mode, "options": options}
+
+
+@functools.wraps(_inductor_call)
+def _call_default_backend(self: Any, graph: Any, inputs: Any, **kwargs: Any) -> Any:
+    from .compile import backend, is_on_device
+
+    if is_on_device(graph):
+        return backend(graph, inputs, **self.asked)
+    return _inductor_call(self, graph, inputs, **kwargs)

@@ -8,6 +8,7 @@ import importlib
 MODULES = (
     "activations",
     "attention",
+    "control_flow",
     "convolution",
     "creation",
     "ctc",

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
 from . import dtypes, rows
 from ._jax import jnp
 from .context import context
-from .registry import DYNAMIC_RULES, RULES, Rule
+from .registry import DYNAMIC_RULES, HIGHER_ORDER, RULES, Rule
 
 DROPPED = frozenset({"generator", "layout", "device", "pin_memory", "memory_format", "non_blocking"})
 
@@ -55,9 +55,11 @@ def interpret(graph: GraphModule, inputs: Sequence[Any]) -> list[Any]:
         if node.op == "placeholder":
             values[node] = next(queue)
         elif node.op == "get_attr":
-            values[node] = _constant(functools.reduce(getattr, node.target.split("."), graph))
+            found = functools.reduce(getattr, node.target.split("."), graph)
+            values[node] = found if isinstance(found, GraphModule) else _constant(found)
         elif node.op == "output":
-            return [None if v is None else values[v] for v in pytree.tree_leaves(node.args[0], is_leaf=_is_none)]
+            leaves = pytree.tree_leaves(node.args[0], is_leaf=_is_none)
+            return [values[x] if isinstance(x, Node) else x for x in leaves]
         elif node.target is operator.getitem:
             values[node] = values[node.args[0]][node.args[1]]
         else:
@@ -86,6 +88,14 @@ def decompose(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Gr
     if any(n.op == "call_function" and n.target is op for n in traced.graph.nodes):
         raise not_implemented(op)
     return traced
+
+
+def is_decomposed(op: OpOverload) -> bool:
+    """Whether an op without a rule is one of PyTorch's own that it composes of others."""
+    try:
+        return op.namespace in ("aten", "prims") and _implementation(op) is not None
+    except NotImplementedError:
+        return False
 
 
 def not_implemented(op: OpOverload) -> NotImplementedError:
@@ -118,14 +128,29 @@ def _implementation(op: OpOverload) -> Callable[..., Any]:
 
 
 def _node(node: Node, values: dict[Node, Any]) -> Any:
-    op = node.target
-    if not isinstance(op, OpOverload):
-        raise NotImplementedError(f"{op} inside a program is not implemented on device 'tpu'")
+    op, out = node.target, node.meta.get("val")
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
-    fakes = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-    out = node.meta["val"]
-    result = lower(op, args, kwargs, fakes, out)
+    if isinstance(op, HigherOrderOperator) and op.name() in HIGHER_ORDER:
+        with _promising(pytree.tree_leaves(out)):
+            result = HIGHER_ORDER[op.name()](*args, **kwargs)
+    elif isinstance(op, OpOverload):
+        fakes = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+        result = lower(op, args, kwargs, fakes, out)
+    else:
+        raise NotImplementedError(f"{op} inside a program is not implemented on device 'tpu'")
     return pytree.tree_unflatten(result, pytree.tree_structure(out))
+
+
+@contextmanager
+def _promising(outs: list[Any], ins: Sequence[Any] = ()) -> Iterator[None]:
+    """What `context()` says of the op that is lowered now."""
+    ctx = context()
+    previous = ctx.outs, ctx.ins
+    ctx.outs, ctx.ins = outs, ins
+    try:
+        yield
+    finally:
+        ctx.outs, ctx.ins = previous
 
 
 def _call(
@@ -137,13 +162,8 @@ def _call(
     fakes: Sequence[Any] | None,
 ) -> list[Any]:
     positional, named = bind(op, args, kwargs)
-    ctx = context()
-    previous = ctx.outs, ctx.ins
-    ctx.outs, ctx.ins = outs, () if fakes is None else fakes[0]
-    try:
+    with _promising(outs, () if fakes is None else fakes[0]):
         return pytree.tree_leaves(rule.fn(*positional, **named), is_leaf=_is_none)
-    finally:
-        ctx.outs, ctx.ins = previous
 
 
 def bind(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

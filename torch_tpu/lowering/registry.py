@@ -51,6 +51,7 @@ class DynamicRule:
 
 RULES: dict[str, Rule] = {}
 DYNAMIC_RULES: dict[str, DynamicRule] = {}
+HIGHER_ORDER: dict[str, Callable[..., Any]] = {}
 
 
 def lowers(
@@ -81,6 +82,19 @@ def lowers_dynamic(
             if name in DYNAMIC_RULES:
                 raise ValueError(f"{name} has a lowering already: {DYNAMIC_RULES[name].fn}")
             DYNAMIC_RULES[name] = DynamicRule(fn, when)
+        return fn
+
+    return register
+
+
+def lowers_higher_order(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare a function as the lowering of higher-order ops, such as `cond`.
+
+    It takes a call's arguments with arrays for tensors and graphs for functions, and returns arrays, flat.
+    """
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        HIGHER_ORDER.update(dict.fromkeys(names, fn))
         return fn
 
     return register

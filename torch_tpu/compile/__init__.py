@@ -1,0 +1,153 @@
+"""torch.compile's backend "tpu": each graph that AOTAutograd makes, forward or backward, becomes one XLA program.
+
+stages.py says which nodes of a graph are programs, program.py makes such a part an op, and here is what calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
+
+from ..lowering import load_rules
+from . import dynamo
+from .program import Program, is_value
+from .sizes import Sizes, Symbolic
+from .stages import Stage, stages
+
+dynamo.register()
+
+
+def backend(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """`torch.compile(model, backend="tpu")`; the default for graphs on device "tpu".
+
+    NotImplementedError for options, and for modes other than "default" and "reduce-overhead" (a graph is one launch).
+    """
+    from functorch.compile import min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+
+    if options.pop("mode", None) not in (None, "default", "reduce-overhead") or any(options.values()):
+        raise NotImplementedError(
+            f"backend 'tpu' of torch.compile takes mode='default' or 'reduce-overhead' and no options, not {options}"
+        )
+    load_rules()
+    made = aot_autograd(
+        fw_compiler=compile_graph,
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    return made(graph, inputs)
+
+
+def is_on_device(graph: GraphModule) -> bool:
+    """Whether a graph of Dynamo's has a tensor on device "tpu"."""
+    values = (n.meta.get("example_value") for n in graph.graph.nodes)
+    return any(x.device.type == "tpu" for v in values for x in tree_leaves(v) if isinstance(x, torch.Tensor))
+
+
+def compile_graph(graph: GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
+    """A functional graph of aten ops, with `copy_` to its inputs at the end, as a function of a list of its inputs,
+    which it empties, to a list of its outputs. Programs are made at the first call.
+    """
+    return _Runner(graph).function()
+
+
+class _Runner:
+    """The calls of a graph, in order. Values live in a list, at a place each."""
+
+    def __init__(self, graph: GraphModule) -> None:
+        self.graph = graph
+        self.place = {n: i for i, n in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")}
+        self.inputs = len(self.place)
+        self.constants = []
+        for node in graph.graph.nodes:
+            if node.op == "get_attr" and is_value(graph, node):
+                self._new_place(node)
+                self.constants.append(getattr(graph, node.target))
+        parts, self.copies = stages(graph)
+        self.sizes = Sizes(list(self.place)[: self.inputs], graph)
+        self.steps = [self._program(s) if s.is_program else self._eager(s) for s in parts]
+        self.steps += [self._copy(to, value) for to, value in self.copies]
+
+    def function(self) -> Callable[[list[Any]], list[Any]]:
+        """The graph as a function."""
+        inputs, steps, bind, constants = self.inputs, self.steps, self.sizes.bind, self.constants
+        more = len(self.place) - inputs - len(constants)
+        outputs = [self._reader(x) for x in self.graph.graph.output_node().args[0]]
+        symbolic = self.sizes.symbolic
+
+        def run(arguments: list[Any]) -> list[Any]:
+            values = [*arguments, *constants, *[None] * more]
+            arguments.clear()
+            symbols = bind(values[:inputs]) if symbolic else {}
+            for step in steps:
+                step(values, symbols)
+            return [read(values, symbols) for read in outputs]
+
+        run._boxed_call = True
+        return run
+
+    def _new_place(self, node: Node) -> int:
+        return self.place.setdefault(node, len(self.place))
+
+    def _reader(self, x: Any) -> Callable[[list[Any], dict[Any, int]], Any]:
+        """What gives an argument of a node, or an output, of a call."""
+        if isinstance(x, Node) and x in self.place:
+            at = self.place[x]
+            return lambda values, symbols: values[at]
+        if isinstance(x, Node) and isinstance(x.meta.get("val"), Symbolic):
+            evaluate = self.sizes.evaluate
+            return lambda values, symbols: evaluate(x.meta["val"], symbols)
+        if isinstance(x, Node):  # a constant
+            constant = getattr(self.graph, x.target)
+            return lambda values, symbols: constant
+        return lambda values, symbols: x
+
+    def _program(self, stage: Stage) -> Callable[[list[Any], dict[Any, int]], None]:
+        written = [(to, value) for to, value in self.copies if stage.may_write(to, value)]
+        self.copies = [c for c in self.copies if c not in written]
+        program = Program(self.graph, stage, written)
+        op = program.op
+        write_from = [self.place[n] for n, _ in written]
+        read_from = [self.place[n] for n in program.inputs]
+        results = [self._new_place(n) for n in program.results]
+        names = program.symbols
+
+        def step(values: list[Any], symbols: dict[Any, int]) -> None:
+            got = op([values[i] for i in write_from], [values[i] for i in read_from], [symbols[s] for s in names])
+            for i, value in zip(results, got, strict=True):
+                values[i] = value
+
+        return step
+
+    def _eager(self, stage: Stage) -> Callable[[list[Any], dict[Any, int]], None]:
+        calls = [self._call(node) for node in stage.nodes]
+
+        def step(values: list[Any], symbols: dict[Any, int]) -> None:
+            for call in calls:
+                call(values, symbols)
+
+        return step
+
+    def _call(self, node: Node) -> Callable[[list[Any], dict[Any, int]], None]:
+        readers = {n: self._reader(n) for n in node.all_input_nodes}
+        at, target, sizes = self._new_place(node), node.target, self.sizes
+
+        def call(values: list[Any], symbols: dict[Any, int]) -> None:
+            args, kwargs = map_arg((node.args, node.kwargs), lambda n: readers[n](values, symbols))
+            values[at] = target(*args, **kwargs)
+            sizes.bind_unbacked(node, values[at], symbols)
+
+        return call
+
+    def _copy(self, to: Node, value: Node) -> Callable[[list[Any], dict[Any, int]], None]:
+        at, read = self.place[to], self._reader(value)
+
+        def step(values: list[Any], symbols: dict[Any, int]) -> None:
+            values[at].copy_(read(values, symbols))
+
+        return step

@@ -1,0 +1,112 @@
+"""A part of a graph as an op of its own: it takes the way of every other op, through signature, caches and launch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import Graph, GraphModule, Node
+
+from ..lowering import interpret
+from ..lowering.registry import RULES, Rule
+from .sizes import concrete, free_symbols, specialised
+from .stages import Stage
+
+_library = torch.library.Library("torch_tpu", "FRAGMENT")
+
+
+class Program:
+    """The op of a stage: `op(written, inputs, sizes)`, lists of tensors and of integers, gives the list `results`.
+
+    inputs, results: nodes of the graph. written: pairs of an input and the node whose value it takes; these inputs come
+    first among the program's. symbols: whose values `sizes` are.
+    """
+
+    def __init__(self, graph: GraphModule, stage: Stage, written: Sequence[tuple[Node, Node]]) -> None:
+        inside, targets, values = set(stage.nodes), [to for to, _ in written], [value for _, value in written]
+        read = dict.fromkeys(n for node in stage.nodes for n in node.all_input_nodes)
+        self.inputs = [n for n in read if is_value(graph, n) and n not in inside and n not in targets]
+        self.results = [n for n in stage.nodes if is_value(graph, n) and _is_read_outside(n, inside)]
+        self.graph = _part(graph, [*targets, *self.inputs], stage.nodes, [*self.results, *values])
+        self.symbols = sorted(free_symbols(list(self.graph.graph.nodes)), key=str)
+        with unset_fake_temporarily():
+            self.op = _op(self.graph, len(self.results), self.symbols)
+
+
+def _is_read_outside(node: Node, inside: set[Node]) -> bool:
+    return any(user not in inside and user.target is not torch.ops.aten.copy_.default for user in node.users)
+
+
+def is_value(graph: GraphModule, node: Node) -> bool:
+    """A tensor that programs take and give. Constants on the CPU are part of programs, and sizes are numbers."""
+    if node.op == "get_attr":
+        constant = getattr(graph, node.target)
+        return isinstance(constant, torch.Tensor) and constant.device.type == "tpu"
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _part(graph: GraphModule, inputs: Sequence[Node], nodes: Sequence[Node], outputs: Sequence[Node]) -> GraphModule:
+    new, mapped = Graph(), {}
+    for node in inputs:
+        mapped[node] = new.placeholder(node.name)
+        mapped[node].meta = {"val": getattr(graph, node.target)} if node.op == "get_attr" else dict(node.meta)
+
+    def other(node: Node) -> Node:
+        """A constant, or a size: the program gets these by their symbols."""
+        if node not in mapped:
+            mapped[node] = new.node_copy(node, other)
+        return mapped[node]
+
+    for node in nodes:
+        mapped[node] = new.node_copy(node, other)
+    new.output(tuple(mapped[n] for n in outputs))
+    return GraphModule(graph, new)
+
+
+def _op(program: GraphModule, results: int, symbols: Sequence[Any]) -> Callable[..., list[torch.Tensor]]:
+    """The op of a program; alike programs are one. It has two forms, as all that write to arguments have."""
+    name = f"graph_{_digest(program, results)}"
+    if f"torch_tpu::{name}" not in RULES:
+        promised = [n.meta["val"] for n in program.graph.output_node().args[0]]
+
+        def lower(written: list[Any], inputs: list[Any], sizes: list[int]) -> list[Any]:
+            return interpret.interpret(
+                specialised(program, dict(zip(symbols, sizes, strict=True))), [*written, *inputs]
+            )
+
+        def metas(sizes: list[int]) -> list[torch.Tensor]:
+            return concrete(promised, dict(zip(symbols, sizes, strict=True)), "meta")
+
+        def functional(written: list[Any], inputs: list[Any], sizes: list[int]) -> Any:
+            made = metas(sizes)
+            return made[:results], made[results:]
+
+        _library.define(f"{name}(Tensor[] written, Tensor[] inputs, int[] sizes) -> (Tensor[], Tensor[])")
+        _library.define(f"{name}_(Tensor(a!)[] written, Tensor[] inputs, int[] sizes) -> Tensor[]")
+        _library.impl(name, functional, "Meta")
+        _library.impl(f"{name}_", lambda *call: functional(*call)[0], "Meta")
+        RULES[f"torch_tpu::{name}"] = Rule(lower, random=True)
+    return getattr(torch.ops.torch_tpu, f"{name}_").default
+
+
+def _digest(program: GraphModule, results: int) -> str:
+    """What decides the results: the nodes with their shapes, and the constants."""
+    return hashlib.sha256(repr((results, _description(program))).encode()).hexdigest()[:24]
+
+
+def _description(program: GraphModule) -> list[Any]:
+    parts: list[Any] = [program.code]
+    for node in program.graph.nodes:
+        leaves = pytree.tree_leaves(node.meta.get("val"))
+        parts += [(tuple(x.shape), x.stride(), x.dtype) for x in leaves if isinstance(x, torch.Tensor)]
+        if node.op == "get_attr":
+            value = getattr(program, node.target)
+            if isinstance(value, GraphModule):
+                parts += _description(value)
+            else:
+                parts.append(value.detach().cpu().view(torch.uint8).numpy().tobytes() if value.ndim else value.item())
+    return parts

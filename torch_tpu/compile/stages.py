@@ -1,0 +1,121 @@
+"""A graph in stages: parts that are one XLA program each, and between them what runs op by op.
+
+Op by op run: work on CPU tensors, ops without a lowering (custom ops, those of host.py) and ops whose result sizes
+depend on values.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx import GraphModule, Node
+
+from .. import host
+from ..lowering import interpret
+from ..lowering.registry import HIGHER_ORDER, RULES
+from .sizes import Symbolic
+
+Copies = list[tuple[Node, Node]]
+
+
+@dataclass
+class Stage:
+    """Nodes in their order.
+
+    is_program: they are one XLA program. last_reader: of each input of the graph, the last stage that reads it.
+    """
+
+    number: int
+    nodes: list[Node]
+    is_program: bool
+    last_reader: dict[Node, int]
+
+    def may_write(self, to: Node, value: Node) -> bool:
+        """Whether the program of this stage may give an input of the graph its new value."""
+        on_device = to.meta["val"].device.type == "tpu"
+        return on_device and value in self.nodes and self.last_reader.get(to, 0) <= self.number
+
+
+def stages(graph: GraphModule) -> tuple[list[Stage], Copies]:
+    """The stages of a graph, in order, and what is copied to its inputs at its end: (input, its new value)."""
+    copies: Copies = []
+    number: dict[Node, int] = {}
+    kinds = {n: _is_program(n) for n in graph.graph.nodes if _computes(n)}
+    random_stage = 0
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and node.target is torch.ops.aten.copy_.default:
+            to, value = node.args[:2]
+            node.replace_all_uses_with(to)
+            copies.append((to, value))
+        elif node in kinds:
+            # Programs have odd numbers. A node comes no earlier than what it reads, and random ones keep their order.
+            least = max((number.get(n, 0) for n in node.all_input_nodes), default=0)
+            if _is_random(node):
+                least = random_stage = max(least, random_stage)
+            number[node] = least + (least % 2 != kinds[node])
+            if _is_random(node):
+                random_stage = number[node]
+    last_reader: dict[Node, int] = defaultdict(int)
+    for node, n in number.items():
+        for source in node.all_input_nodes:
+            last_reader[source] = max(last_reader[source], n)
+    found = sorted(set(number.values()))
+    nodes = {n: [x for x in number if number[x] == n] for n in found}
+    return [Stage(n, nodes[n], n % 2 == 1, last_reader) for n in found], copies
+
+
+def _computes(node: Node) -> bool:
+    is_size = isinstance(node.meta.get("val"), Symbolic) and not node.meta.get("unbacked_bindings")
+    return node.op == "call_function" and node.target is not torch.ops.aten.copy_.default and not is_size
+
+
+def _is_program(node: Node) -> bool:
+    if node.meta.get("unbacked_bindings"):
+        return False
+    if _is_getitem(node):
+        return _is_program(node.args[0])
+    if isinstance(node.target, HigherOrderOperator):
+        if node.target.name() not in HIGHER_ORDER:
+            return False
+    elif not (isinstance(node.target, OpOverload) and _has_lowering(node.target)):
+        return False
+    made = [x for x in pytree.tree_leaves(node.meta["val"]) if isinstance(x, torch.Tensor)]
+    read = [n.meta.get("val") for n in node.all_input_nodes if n.op != "get_attr"]
+    read = [x for x in read if isinstance(x, torch.Tensor) and x.ndim]
+    return all(x.device.type == "tpu" for x in (*made, *read)) and not _is_strided_view(node, made)
+
+
+def _is_getitem(node: Node) -> bool:
+    return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
+
+
+def _has_lowering(op: OpOverload) -> bool:
+    if op.name().removeprefix("aten::").removesuffix(".default") in host.OPS:
+        return False
+    return op.name() in RULES or interpret.is_decomposed(op)
+
+
+def _is_strided_view(node: Node, made: Sequence[torch.Tensor]) -> bool:
+    """Whether a result of the graph has gaps or repeats in memory, as of `expand`: no program gives it, a view does."""
+    is_result = any(user.op == "output" for user in node.users)
+    return is_result and node.target in _VIEWS and any(not _is_dense(x) for x in made)
+
+
+_VIEWS = frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in ("expand", "as_strided", "permute", "view", "unsqueeze", "squeeze", "diagonal", "t", "detach", "alias")
+)
+
+
+def _is_dense(x: torch.Tensor) -> bool:
+    return torch._prims_common.is_non_overlapping_and_dense_or_false(x)
+
+
+def _is_random(node: Node) -> Any:
+    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
