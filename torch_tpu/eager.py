@@ -274,7 +274,7 @@ class _Build:
                 return interpret.lower(self.pure, args, kwargs, None, [])
 
             shapes = jax.eval_shape(run, *specs.values())
-        metas = [torch.empty(s.shape, dtype=dtypes.to_torch(s.dtype), device="meta") for s in shapes]
+        metas = [s and torch.empty(s.shape, dtype=dtypes.to_torch(s.dtype), device="meta") for s in shapes]
         returns = self.pure._schema.returns
         if len(returns) == 1:
             return metas if str(returns[0].type).startswith("List") else metas[0]

@@ -53,6 +53,8 @@ def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -
     inexact = {x.dtype for x in leaves if isinstance(x, torch.Tensor) and _is_inexact(x)}
     # What autograd calls is as it must be, though the CPU may keep other dtypes for it.
     mixed = len(inexact) > 1 and "backward" not in op.name()
+    if _is_foreach_in_place(op):
+        wrong, (args, kwargs) = True, pytree.tree_map_only(torch.Tensor, _of_one_element, (args, kwargs))
     said = _said_by_cpu(op, args, kwargs) if wrong or mixed else None
     # The made-up values may be wrong where others are not: of mixed dtypes only what is said of dtypes counts.
     if said is not None and (wrong or "type" in str(said)):
@@ -61,6 +63,15 @@ def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -
 
 def _is_inexact(x: torch.Tensor) -> bool:
     return x.is_floating_point() or x.is_complex()
+
+
+def _is_foreach_in_place(op: OpOverload) -> bool:
+    """Their functional forms promote where these refuse."""
+    return op._schema.name.startswith("aten::_foreach_") and op._schema.is_mutable
+
+
+def _of_one_element(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty([min(n, 1) for n in x.shape])
 
 
 # Ops whose kernels refuse what their shape functions let pass.
@@ -164,7 +175,7 @@ def _said_by_cpu(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Exc
                 op(*host[0], **host[1])
         except NotImplementedError as said:
             # "not implemented for 'Float'" is about the operands; an op that the CPU doesn't have says nothing of them.
-            return said if "not implemented for '" in str(said) else None
+            return said if any(words in str(said) for words in ("not implemented for '", "complex")) else None
         except Exception as said:  # noqa: BLE001 - whatever PyTorch says
             return said
     return None

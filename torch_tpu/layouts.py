@@ -13,8 +13,9 @@ _CONVOLUTIONS = frozenset(
     {"aten::convolution", "aten::_convolution", "aten::convolution_overrideable", "aten::_convolution.deprecated"}
 )
 
-# Their shape functions refuse what other devices take: torch._grouped_mm's asks for bfloat16 and CUDA's alignment.
-SHAPED_BY_THE_LOWERING = frozenset({"aten::_grouped_mm"})
+# Their shape functions refuse what other devices take (torch._grouped_mm's asks for bfloat16 and CUDA's alignment, that
+# of an LSTM's cell for a bias).
+SHAPED_BY_THE_LOWERING = frozenset({"aten::_grouped_mm", "aten::_thnn_fused_lstm_cell"})
 
 # Ops without a shape function, whose first result has the layout that LAPACK leaves.
 _COLUMN_MAJOR = frozenset({"aten::geqrf", "aten::linalg_lstsq"})
@@ -32,6 +33,9 @@ def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
     if op.name() in _COLUMN_MAJOR:
         first, *others = out
         return first.mT.contiguous().mT if first.ndim > 1 else first, *others
+    if op.name() == "aten::multilabel_margin_loss_forward" and out[0].shape == (1,):
+        # The shape function makes the mean, the sum and the loss of a single row one-dimensional.
+        return (out[0].new_empty(()), out[1]) if args[2] or args[0].ndim < 2 else out
     if op.name() == "aten::_ctc_loss":
         # The lengths of the targets are values of the program: they must not be in the shape of log alpha.
         steps, batch, _ = args[0].shape

@@ -318,6 +318,7 @@ def adaptive_max_pool_backward(rank: int, grad: Any, x: Any, indices: Any) -> An
 @_ranks("aten::fractional_max_pool{}d")
 def fractional_max_pool(rank: int, x: Any, kernel: list[int], output_size: list[int], samples: Any) -> tuple[Any, Any]:
     lead = x.shape[: x.ndim - rank]
+    samples = samples.reshape(-1, rank)[: math.prod(lead)].reshape(*lead, rank)  # there may be more than planes
     positions = []
     for i, (k, n) in enumerate(zip(_full(kernel, rank), _full(output_size, rank), strict=True)):
         size = x.shape[x.ndim - rank + i]
