@@ -12,6 +12,7 @@
 #include <torch/csrc/utils/tensor_memoryformats.h>
 
 #include "modes.h"
+#include "python.h"
 
 namespace py = pybind11;
 
@@ -141,7 +142,7 @@ struct ModesOff {
 
 ProgramPtr build_program(const Call& call, const torch::jit::Stack& stack) {
   const OpInfo& op = *call.op;
-  py::gil_scoped_acquire gil;
+  PythonFromOp python;
   ModesOff off;
   auto arguments = torch::jit::last(stack, op.written.size());
   const auto& schema = op.handle.schema();

@@ -11,6 +11,7 @@
 
 #include "device.h"
 #include "modes.h"
+#include "python.h"
 
 namespace torch_tpu {
 
@@ -36,7 +37,7 @@ OpInfo describe(const c10::OperatorHandle& handle) {
   const auto& schema = handle.schema();
   std::string name = schema.name() + (schema.overload_name().empty() ? "" : "." + schema.overload_name());
   OpInfo info{handle, name, {}, {}};
-  pybind11::gil_scoped_acquire gil;
+  PythonFromOp python;
   auto told = pybind11::module_::import("torch_tpu.eager").attr("op_info")(name);
   auto runtime = told.attr("runtime").cast<std::vector<std::string>>();
   info.rows = told.attr("rows").cast<bool>();

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <random>
 
+#include "python.h"
 #include "storage.h"
 
 namespace torch_tpu {
@@ -307,7 +308,7 @@ void ensure_started() {
     return;
   }
   refuse_in_fork();
-  pybind11::gil_scoped_acquire gil;
+  PythonFromOp python;
   pybind11::module_::import("torch_tpu.runtime").attr("start")();
   static const bool watched = [] {
     pthread_atfork(nullptr, nullptr, [] { g_forked = true; });

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 from torch._dynamo import device_interface
+from torch._dynamo.variables.optimizer import OptimizerVariable
 
 
 class TpuInterface(device_interface.DeviceInterface):
@@ -50,3 +52,20 @@ def register() -> None:
     """Register the device's interface in place of Dynamo's own, which is made for another package."""
     device_interface.get_interface_for_device("tpu")  # registers all of Dynamo's
     device_interface.register_interface_for_device("tpu", TpuInterface)
+    OptimizerVariable._set_capturable = _set_capturable
+
+
+_set_capturable_elsewhere = OptimizerVariable._set_capturable
+
+
+def _set_capturable(self: OptimizerVariable, tx: Any) -> None:
+    """Optimizers that were not used yet keep their step counts on the device, as Dynamo does it for CUDA by name.
+
+    Counts on the CPU, of optimizers that ran before, work as well; a compiled step computes with them on the CPU.
+    """
+    optimizer = self.value
+    for group in optimizer.param_groups:
+        new = all(p.device.type == "tpu" and p not in optimizer.state for p in group["params"])
+        if "capturable" in group and new:
+            group["capturable"] = True
+    _set_capturable_elsewhere(self, tx)

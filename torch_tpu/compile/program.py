@@ -68,23 +68,35 @@ def _part(graph: GraphModule, inputs: Sequence[Node], nodes: Sequence[Node], out
 
 
 def _op(program: GraphModule, results: int, symbols: Sequence[Any]) -> Callable[..., list[torch.Tensor]]:
-    """The op of a program; alike programs are one. It has two forms, as all that write to arguments have."""
+    """The op of a program; alike programs are one."""
     name = f"graph_{_digest(program, results)}"
+    promised = [n.meta["val"] for n in program.graph.output_node().args[0]]
+
+    def lower(written: list[Any], inputs: list[Any], sizes: list[int]) -> list[Any]:
+        graph = specialised(program, dict(zip(symbols, sizes, strict=True)))
+        return interpret.interpret(graph, [*written, *inputs])
+
+    def promise(sizes: list[int]) -> list[torch.Tensor]:
+        return concrete(promised, dict(zip(symbols, sizes, strict=True)), "meta")
+
+    return define(name, lower, promise, results)
+
+
+def define(
+    name: str, lower: Callable[..., list[Any]], promise: Callable[[list[int]], list[torch.Tensor]], results: int
+) -> Callable[..., list[torch.Tensor]]:
+    """An op `torch_tpu::name(written, inputs, sizes)` of lists of tensors and of integers, or the one of that name.
+
+    lower: takes arrays for tensors; returns the results, then the new values of `written`. promise: the same as meta
+    tensors, from the sizes. results: how many the op returns.
+    """
     if f"torch_tpu::{name}" not in RULES:
-        promised = [n.meta["val"] for n in program.graph.output_node().args[0]]
-
-        def lower(written: list[Any], inputs: list[Any], sizes: list[int]) -> list[Any]:
-            return interpret.interpret(
-                specialised(program, dict(zip(symbols, sizes, strict=True))), [*written, *inputs]
-            )
-
-        def metas(sizes: list[int]) -> list[torch.Tensor]:
-            return concrete(promised, dict(zip(symbols, sizes, strict=True)), "meta")
 
         def functional(written: list[Any], inputs: list[Any], sizes: list[int]) -> Any:
-            made = metas(sizes)
+            made = promise(sizes)
             return made[:results], made[results:]
 
+        # Two forms, as all ops have that write to arguments.
         _library.define(f"{name}(Tensor[] written, Tensor[] inputs, int[] sizes) -> (Tensor[], Tensor[])")
         _library.define(f"{name}_(Tensor(a!)[] written, Tensor[] inputs, int[] sizes) -> Tensor[]")
         _library.impl(name, functional, "Meta")
