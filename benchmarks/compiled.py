@@ -4,6 +4,9 @@ A GPT and a small Llama of 4 layers, 256 wide, batch 4x128, float32, written onc
 a training step with AdamW. torch.compile makes three programs of the step, JAX one. JAX's program is an op of ours, so
 the same plugin compiles it and the same core runs it; parameters and optimizer state are donated in both. And what a
 call of a compiled function costs when it has next to nothing to do.
+
+Parameters have PyTorch's shapes in both. XLA's CPU plugin is slower at products with weights of [out, in] than of
+[in, out], as JAX's libraries have them: there JAX's forward is 1.2 times as fast. TPUs have no such preference.
 """
 
 from __future__ import annotations
@@ -96,11 +99,11 @@ class LlamaLayer(nn.Module):
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
 
-# --- the same in JAX. p: parameters by their names in PyTorch; weights of products are [in, out], as JAX's libraries have them
+# --- the same in JAX. p: parameters by their names in PyTorch
 
 
 def linear(p: dict[str, Any], name: str, x: Any) -> Any:
-    y = x @ p[f"{name}.weight"]
+    y = x @ p[f"{name}.weight"].T
     return y + p[f"{name}.bias"] if f"{name}.bias" in p else y
 
 
@@ -173,10 +176,7 @@ class InJax:
 
     def __init__(self, name: str, fn: Callable[..., Any], module: nn.Module, tokens: Tensor) -> None:
         self.names = [n for n, _ in module.named_parameters()]
-        linears = {f"{n}.weight" for n, m in module.named_modules() if isinstance(m, nn.Linear)}
-        self.state = [
-            p.detach().mT.contiguous() if n in linears else p.detach().clone() for n, p in module.named_parameters()
-        ]
+        self.state = [p.detach().clone() for p in module.parameters()]
         self.count, self.tokens = len(self.state), tokens
         self.state += [torch.zeros_like(p) for p in self.state * 2]
         self.steps = torch.zeros((), device=tokens.device)
