@@ -1,9 +1,9 @@
 """Compiled speed against plain JAX: `python benchmarks/compiled.py`.
 
-A GPT and a small Llama of 4 layers, 256 wide, batch 4x128, float32, written once in PyTorch and once in JAX: forward, and
-a training step with AdamW. torch.compile makes three programs of the step, JAX one. JAX's program is an op of ours, so
-the same plugin compiles it and the same core runs it; parameters and optimizer state are donated in both. And what a
-call of a compiled function costs when it has next to nothing to do.
+A GPT and a small Llama of 4 layers, 256 wide, batch 4x128, float32, written once in PyTorch and once in JAX: forward,
+and a training step with AdamW. torch.compile makes three programs of the step, JAX one. JAX's program is an op of ours,
+so the same plugin compiles it and the same core runs it; parameters and optimizer state are donated in both. And what
+a call of a compiled function costs when it has next to nothing to do.
 
 Parameters have PyTorch's shapes in both. XLA's CPU plugin is slower at products with weights of [out, in] than of
 [in, out], as JAX's libraries have them: there JAX's forward is 1.2 times as fast. TPUs have no such preference.

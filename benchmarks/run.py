@@ -16,6 +16,7 @@ NAMES = (
     "speed",
     "cold_start",
     "generation",
+    "compiled",
 )
 
 
