@@ -216,3 +216,23 @@ assert after["compiles"] == stats["compiles"] and after["disk_hits"] == stats["d
 """
     done = run_python(code, TORCH_TPU_MAX_PROGRAMS="10", TORCH_TPU_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
+
+
+def test_memory_maps_are_not_used_up() -> None:
+    code = """
+from pathlib import Path
+import torch
+from torch_tpu import runtime
+def maps(): return Path("/proc/self/maps").read_bytes().count(b"\\n")
+lists = [torch.zeros(3, 3, device="tpu") for _ in range(10)]
+for n in range(1, 4):
+    torch._foreach_tan([x[:n] for x in lists])
+full = maps()
+runtime.keep_maps(1000)
+assert maps() == full
+runtime._most_maps = lambda: full
+runtime.keep_maps(1000)
+assert maps() < full - 60, (maps(), full)
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr

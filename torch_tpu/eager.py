@@ -158,6 +158,7 @@ def _refuse_numbers(name: str, values: list[Any]) -> None:
 
 
 def _program(name: str, plan: dict[str, Any], executable: _C.Executable | None) -> _C.Program:
+    runtime.keep_maps(len(plan["tensors"]) + len(plan["writes"]))
     return _C.Program(name, executable, *(plan[k] for k in _PLAN))
 
 

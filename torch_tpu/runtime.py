@@ -83,15 +83,32 @@ def start() -> None:
 
 
 def _most_programs() -> int:
-    """How many programs the process may hold. On the CPU plugin each takes three memory maps, and a process that has no
-    more of them dies: Linux allows 65,530."""
-    chosen = os.environ.get("TORCH_TPU_MAX_PROGRAMS")
-    if chosen:
-        return int(chosen)
-    try:
-        return int(Path("/proc/sys/vm/max_map_count").read_text()) // 4
-    except (OSError, ValueError):
-        return 1 << 14
+    """How many programs the process may hold, if the user says."""
+    return int(os.environ.get("TORCH_TPU_MAX_PROGRAMS") or 1 << 62)
+
+
+_results = 0  # of programs since memory maps were last counted
+
+
+def keep_maps(results: int) -> None:
+    """Drop all programs before the process runs out of memory maps, of which Linux allows 65,530: it would die.
+
+    On the CPU plugin a program takes three for each of its kernels. results: of the program that was just made.
+    """
+    global _results
+    _results += 1 + results
+    if _results < 256 or not is_emulated():
+        return
+    _results = 0
+    most = _most_maps()
+    if most is not None and Path("/proc/self/maps").read_bytes().count(b"\n") > most * 3 // 4:
+        _C.clear_programs()
+
+
+def _most_maps() -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path("/proc/sys/vm/max_map_count").read_text())
+    return None  # not Linux
 
 
 @contextlib.contextmanager
