@@ -16,8 +16,8 @@ bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& valu
     return t.layout() == at::kStrided && (t.dim() == 4 || t.dim() == 3) && at::isFloatingType(t.scalar_type());
   };
   // Batches that broadcast are for the composite.
-  auto alike = [&](const at::Tensor& t) { return t.dim() == query.dim() && t.size(0) == query.size(0); };
-  return dense(query) && dense(key) && dense(value) && alike(key) && alike(value) && key.size(1) == value.size(1);
+  auto alike = [&](const at::Tensor& t) { return t.dim() == query.dim() && t.sym_size(0) == query.sym_size(0); };
+  return dense(query) && dense(key) && dense(value) && alike(key) && alike(value) && key.sym_size(1) == value.sym_size(1);
 }
 
 int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>&,

@@ -142,7 +142,7 @@ def build(name: str, values: list[Any], storages: list[Storage], with_rows: bool
     except NotImplementedError as error:
         if fallback:
             return _C.Program.fallback(name)
-        raise NotImplementedError(str(error)) from None  # without the tracer's frames and notes
+        raise type(error)(str(error)) from None  # without the tracer's frames and notes
     cache.store(key, plan, executable)
     return _program(name, plan, executable)
 

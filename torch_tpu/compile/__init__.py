@@ -5,6 +5,7 @@ stages.py says which nodes of a graph are programs, program.py makes such a part
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..lowering import load_rules
 from . import dynamo
+from .buckets import Padded, compact
 from .program import Program, is_value
 from .sizes import Sizes, Symbolic
 from .stages import Stage, stages
@@ -37,6 +39,7 @@ def backend(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callab
     load_rules()
     made = aot_autograd(
         fw_compiler=compile_graph,
+        bw_compiler=functools.partial(compile_graph, is_backward=True),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
@@ -49,11 +52,15 @@ def is_on_device(graph: GraphModule) -> bool:
     return any(x.device.type == "tpu" for v in values for x in tree_leaves(v) if isinstance(x, torch.Tensor))
 
 
-def compile_graph(graph: GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
+def compile_graph(
+    graph: GraphModule, inputs: Sequence[Any], is_backward: bool = False
+) -> Callable[[list[Any]], list[Any]]:
     """A functional graph of aten ops, with `copy_` to its inputs at the end, as a function of a list of its inputs,
     which it empties, to a list of its outputs. Programs are made at the first call.
     """
-    return _Runner(graph).function()
+    kept = torch._guards.TracingContext.try_get()
+    leaving = None if is_backward or kept is None or kept.fw_metadata is None else kept.fw_metadata.num_forward
+    return _Runner(graph).function(leaving)
 
 
 class _Runner:
@@ -73,8 +80,8 @@ class _Runner:
         self.steps = [self._program(s) if s.is_program else self._eager(s) for s in parts]
         self.steps += [self._copy(to, value) for to, value in self.copies]
 
-    def function(self) -> Callable[[list[Any]], list[Any]]:
-        """The graph as a function."""
+    def function(self, leaving: int | None) -> Callable[[list[Any]], list[Any]]:
+        """The graph as a function, of whose outputs the first `leaving`, or all, are not only for a backward graph."""
         inputs, steps, bind, constants = self.inputs, self.steps, self.sizes.bind, self.constants
         more = len(self.place) - inputs - len(constants)
         outputs = [self._reader(x) for x in self.graph.graph.output_node().args[0]]
@@ -86,7 +93,10 @@ class _Runner:
             symbols = bind(values[:inputs]) if symbolic else {}
             for step in steps:
                 step(values, symbols)
-            return [read(values, symbols) for read in outputs]
+            results = [read(values, symbols) for read in outputs]
+            if symbolic:
+                results[:leaving] = map(compact, results[:leaving])
+            return results
 
         run._boxed_call = True
         return run
@@ -111,14 +121,13 @@ class _Runner:
         written = [(to, value) for to, value in self.copies if stage.may_write(to, value)]
         self.copies = [c for c in self.copies if c not in written]
         program = Program(self.graph, stage, written)
-        op = program.op
         write_from = [self.place[n] for n, _ in written]
         read_from = [self.place[n] for n in program.inputs]
         results = [self._new_place(n) for n in program.results]
-        names = program.symbols
+        run = Padded(program) if program.symbols and not written else program.run
 
         def step(values: list[Any], symbols: dict[Any, int]) -> None:
-            got = op([values[i] for i in write_from], [values[i] for i in read_from], [symbols[s] for s in names])
+            got = run([values[i] for i in write_from], [values[i] for i in read_from], symbols)
             for i, value in zip(results, got, strict=True):
                 values[i] = value
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -13,7 +14,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..lowering import interpret
 from ..lowering.registry import RULES, Rule
-from .sizes import concrete, free_symbols, specialised
+from . import padding
+from .sizes import Symbols, concrete, free_symbols, specialised
 from .stages import Stage
 
 _library = torch.library.Library("torch_tpu", "FRAGMENT")
@@ -34,7 +36,11 @@ class Program:
         self.graph = _part(graph, [*targets, *self.inputs], stage.nodes, [*self.results, *values])
         self.symbols = sorted(free_symbols(list(self.graph.graph.nodes)), key=str)
         with unset_fake_temporarily():
-            self.op = _op(self.graph, len(self.results), self.symbols)
+            self.op, self.padded_op = _ops(self.graph, len(self.results), self.symbols)
+
+    def run(self, written: list[Any], inputs: list[Any], symbols: Symbols) -> list[torch.Tensor]:
+        """The results for these sizes, which the program is made for."""
+        return self.op(written, inputs, [symbols[s] for s in self.symbols])
 
 
 def _is_read_outside(node: Node, inside: set[Node]) -> bool:
@@ -67,19 +73,29 @@ def _part(graph: GraphModule, inputs: Sequence[Node], nodes: Sequence[Node], out
     return GraphModule(graph, new)
 
 
-def _op(program: GraphModule, results: int, symbols: Sequence[Any]) -> Callable[..., list[torch.Tensor]]:
-    """The op of a program; alike programs are one."""
-    name = f"graph_{_digest(program, results)}"
+def _ops(program: GraphModule, results: int, symbols: Sequence[Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The op of a program for exact sizes, and the one for bounds; alike programs are one.
+
+    That for bounds takes padded inputs, then the true values of the symbols as 0-d tensors; its sizes are the bounds.
+    """
+    digest = _digest(program, results)
     promised = [n.meta["val"] for n in program.graph.output_node().args[0]]
 
-    def lower(written: list[Any], inputs: list[Any], sizes: list[int]) -> list[Any]:
-        graph = specialised(program, dict(zip(symbols, sizes, strict=True)))
-        return interpret.interpret(graph, [*written, *inputs])
+    def with_sizes(sizes: list[int]) -> GraphModule:
+        return specialised(program, dict(zip(symbols, sizes, strict=True)))
+
+    def exact(written: list[Any], inputs: list[Any], sizes: list[int]) -> list[Any]:
+        return interpret.interpret(with_sizes(sizes), [*written, *inputs])
+
+    def padded(written: list[Any], inputs: list[Any], sizes: list[int]) -> list[Any]:
+        counts = (n.astype(np.int32) for n in inputs[len(inputs) - len(symbols) :])
+        arrays = [*written, *inputs[: len(inputs) - len(symbols)]]
+        return padding.run(with_sizes(sizes), arrays, dict(zip(symbols, counts, strict=True)))
 
     def promise(sizes: list[int]) -> list[torch.Tensor]:
         return concrete(promised, dict(zip(symbols, sizes, strict=True)), "meta")
 
-    return define(name, lower, promise, results)
+    return define(f"graph_{digest}", exact, promise, results), define(f"padded_{digest}", padded, promise, results)
 
 
 def define(

@@ -85,7 +85,10 @@ def concrete(value: Any, symbols: Symbols, device: str | None = None) -> Any:
 
 
 def specialised(graph: GraphModule, symbols: Symbols) -> GraphModule:
-    """The graph with numbers for symbolic sizes, in its nodes' arguments and values, and so in the graphs inside it."""
+    """The graph with numbers for symbolic sizes, in its nodes' arguments and values, and so in the graphs inside it.
+
+    Nodes' values and arguments as they were are in `meta["symbolic"]` and `meta["symbolic_args"]`.
+    """
     if not symbols:
         return graph
     new, mapped = Graph(), {}
@@ -108,6 +111,12 @@ def specialised(graph: GraphModule, symbols: Symbols) -> GraphModule:
             else:
                 args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), argument)
                 made = new.create_node(node.op, node.target, args, kwargs, node.name)
-            made.meta = {**node.meta, "val": concrete(value, symbols)}
+            given = torch.fx.node.map_arg(node.args, lambda n: n.meta.get("val"))
+            made.meta = {"val": concrete(value, symbols), "symbolic": value, "symbolic_args": given}
             mapped[node] = made
     return GraphModule(root, new)
+
+
+def bucket(size: int) -> int:
+    """The bound of the program for a size: the next power of two, at least 16."""
+    return max(16, 1 << (size - 1).bit_length())

@@ -56,14 +56,15 @@ def interpret(graph: GraphModule, inputs: Sequence[Any]) -> list[Any]:
             values[node] = next(queue)
         elif node.op == "get_attr":
             found = functools.reduce(getattr, node.target.split("."), graph)
-            values[node] = found if isinstance(found, GraphModule) else _constant(found)
+            values[node] = found if isinstance(found, GraphModule) else constant(found)
         elif node.op == "output":
             leaves = pytree.tree_leaves(node.args[0], is_leaf=_is_none)
             return [values[x] if isinstance(x, Node) else x for x in leaves]
         elif node.target is operator.getitem:
             values[node] = values[node.args[0]][node.args[1]]
         else:
-            values[node] = _node(node, values)
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
+            values[node] = pytree.tree_unflatten(call(node, args, kwargs), pytree.tree_structure(node.meta.get("val")))
     raise RuntimeError("the graph has no output")
 
 
@@ -127,18 +128,16 @@ def _implementation(op: OpOverload) -> Callable[..., Any]:
     raise not_implemented(op)
 
 
-def _node(node: Node, values: dict[Node, Any]) -> Any:
+def call(node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Arrays of the results, flat, of a graph's node for these arguments."""
     op, out = node.target, node.meta.get("val")
-    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
     if isinstance(op, HigherOrderOperator) and op.name() in HIGHER_ORDER:
         with _promising(pytree.tree_leaves(out)):
-            result = HIGHER_ORDER[op.name()](*args, **kwargs)
-    elif isinstance(op, OpOverload):
+            return HIGHER_ORDER[op.name()](*args, **kwargs)
+    if isinstance(op, OpOverload):
         fakes = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-        result = lower(op, args, kwargs, fakes, out)
-    else:
-        raise NotImplementedError(f"{op} inside a program is not implemented on device 'tpu'")
-    return pytree.tree_unflatten(result, pytree.tree_structure(out))
+        return lower(op, args, kwargs, fakes, out)
+    raise NotImplementedError(f"{op} inside a program is not implemented on device 'tpu'")
 
 
 @contextmanager
@@ -201,7 +200,8 @@ def is_array(x: Any) -> bool:
     return hasattr(x, "dtype") and hasattr(x, "shape") and not isinstance(x, torch.Tensor)
 
 
-def _constant(tensor: torch.Tensor) -> Any:
+def constant(tensor: torch.Tensor) -> Any:
+    """The array of a tensor on the CPU."""
     if tensor.dtype == torch.bfloat16:
         return jnp.asarray(tensor.float().numpy(), dtypes.to_jax(tensor.dtype))
     return jnp.asarray(tensor.detach().numpy())

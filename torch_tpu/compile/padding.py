@@ -1,0 +1,662 @@
+"""One program for all sizes up to a bound: a graph lowered on padded arrays, so that the padding never counts.
+
+Each dimension of a value is a product of factors, outermost first: of a fixed size, or padded, of which the first
+`count` elements along it are valid. (`x.view(-1, n)` makes one dimension of two factors.) What lies in the padding is
+anything, also NaN: an op that mixes elements along a padded dimension gets its operands with the padding filled by what
+doesn't count there. An op that is not in the table here raises `Unpadded`: the program is then made for exact sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.fx import GraphModule, Node
+
+from ..lowering import interpret
+from ..lowering._jax import jnp, lax
+from ..lowering.dtypes import to_jax
+from ..lowering.registry import RULES
+from .sizes import Symbolic
+
+aten = torch.ops.aten
+
+
+class Unpadded(NotImplementedError):
+    """A graph does something for which its sizes must be exact."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Part of a dimension. bound: elements in memory. size: the true number, an int or an expression of symbols."""
+
+    bound: int
+    size: Any
+
+    @property
+    def is_padded(self) -> bool:
+        return not isinstance(self.size, int)
+
+
+Dim = tuple[Factor, ...]
+
+
+@dataclass(frozen=True)
+class Padded:
+    """An array and how its dimensions are padded."""
+
+    array: Any
+    dims: tuple[Dim, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dims", tuple(_normal(d) for d in self.dims))
+
+    def is_padded(self, dim: int) -> bool:
+        return any(f.is_padded for f in self.dims[dim])
+
+
+def _normal(dim: Dim) -> Dim:
+    """The same dimension with its neighbouring fixed factors as one: equal ones compare equal."""
+    factors: list[Factor] = []
+    for f in dim:
+        if factors and not (f.is_padded or factors[-1].is_padded):
+            f = Factor(factors[-1].bound * f.bound, factors.pop().bound * f.bound)
+        if f.is_padded or f.bound != 1:
+            factors.append(f)
+    return tuple(factors) or (Factor(1, 1),)
+
+
+def run(graph: GraphModule, arrays: Sequence[Any], counts: dict[Any, Any]) -> list[Any]:
+    """Arrays of a graph's outputs, padded. Raises Unpadded.
+
+    graph: with the bounds for its sizes, each node's `meta["symbolic"]` being what it was before. arrays: one a
+    placeholder, padded. counts: 0-d int32 of the symbols' true values.
+    """
+    return _Lowering(counts).run(graph, arrays)
+
+
+class _Lowering:
+    def __init__(self, counts: dict[Any, Any]) -> None:
+        self.counts = counts
+
+    def run(self, graph: GraphModule, arrays: Sequence[Any]) -> list[Any]:
+        values: dict[Node, Any] = {}
+        queue = iter(arrays)
+        for node in graph.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = self.simple(next(queue), node.meta["symbolic"])
+            elif node.op == "get_attr":
+                found = getattr(graph, node.target)
+                values[node] = found if isinstance(found, GraphModule) else _fixed(interpret.constant(found))
+            elif node.op == "output":
+                return [self._result(values[x]) for x in node.args[0]]
+            elif getattr(node.target, "__name__", "") == "getitem":
+                values[node] = values[node.args[0]][node.args[1]]
+            else:
+                values[node] = self._node(node, values)
+        raise RuntimeError("the graph has no output")
+
+    def _result(self, value: Padded) -> Any:
+        for dim in value.dims:
+            if any(f.is_padded for f in dim[1:]):
+                raise Unpadded("a result whose padding lies between its elements")
+        return value.array
+
+    def _node(self, node: Node, values: dict[Node, Any]) -> Any:
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
+        call = Call(self, node, list(args), dict(kwargs))
+        if not any(f.is_padded for x in call.operands for d in x.dims for f in d) and not call.makes_padded():
+            return call.wrapped(call.lower(), None)
+        name = node.target.name() if isinstance(node.target, torch._ops.OpOverload) else str(node.target)
+        rule = RULES.get(name)
+        handler = HANDLERS.get(name)
+        if handler is None and rule is not None and rule.random:
+            raise Unpadded(f"{name} draws as many numbers as there are elements")
+        if handler is None and rule is not None and rule.rows == "pointwise":
+            handler = pointwise
+        if handler is None:
+            raise Unpadded(f"{name} of a padded tensor")
+        return handler(call)
+
+    def simple(self, array: Any, symbolic: torch.Tensor) -> Padded:
+        """An array whose dimensions are padded as their symbolic sizes say."""
+        return Padded(array, tuple(self.dim(n, b) for n, b in zip(symbolic.shape, array.shape, strict=True)))
+
+    def dim(self, size: Any, bound: int) -> Dim:
+        """A dimension whose padding comes last: of one factor, or so many elements for each of a padded one."""
+        if isinstance(size, int) or size.node.expr.is_Integer:
+            return (Factor(bound, bound),)
+        each, of = size.node.expr.as_coeff_Mul()
+        self.count(of)
+        return Factor(bound // int(each), of), Factor(int(each), int(each))
+
+    def count(self, expr: Any) -> Any:
+        """The true number of elements: a symbol's value, or one that is so many more or less."""
+        symbols = list(expr.free_symbols)
+        if len(symbols) != 1 or not (expr - symbols[0]).is_Integer:
+            raise Unpadded(f"a size of {expr}")
+        return self.counts[symbols[0]] + jnp.int32(int(expr - symbols[0]))
+
+    def valid(self, dim: Dim) -> Any:
+        """Which elements along a dimension are no padding."""
+        bounds = [f.bound for f in dim]
+        valid = jnp.ones(math.prod(bounds), bool)
+        for i, factor in enumerate(dim):
+            if factor.is_padded:
+                index = lax.broadcasted_iota(jnp.int32, bounds, i) if bounds else 0
+                valid = valid & (index < self.count(factor.size)).reshape(-1)
+        return valid
+
+    def filled(self, x: Padded, fill: Any, dims: Sequence[int] | None = None) -> Any:
+        """The array with its padding filled, along some dimensions or all."""
+        array = x.array
+        for i in range(len(x.dims)) if dims is None else dims:
+            if x.is_padded(i):
+                shape = [1] * array.ndim
+                shape[i] = array.shape[i]
+                array = jnp.where(self.valid(x.dims[i]).reshape(shape), array, jnp.asarray(fill, array.dtype))
+        return array
+
+
+def _fixed(array: Any) -> Padded:
+    return Padded(array, tuple((Factor(n, n),) for n in array.shape))
+
+
+class Call:
+    """A node's call: args and kwargs with Padded for tensors."""
+
+    def __init__(self, of: _Lowering, node: Node, args: list[Any], kwargs: dict[str, Any]) -> None:
+        self.of, self.node, self.args, self.kwargs = of, node, args, kwargs
+        self.operands = [x for x in pytree.tree_leaves((args, kwargs), is_leaf=_is_padded) if _is_padded(x)]
+        self.out, self.symbolic = node.meta["val"], node.meta["symbolic"]
+        self.given = node.meta["symbolic_args"]  # the arguments as the graph has them, for sizes among them
+
+    def makes_padded(self) -> bool:
+        """Whether a result has symbolic sizes."""
+        made = [x for x in pytree.tree_leaves(self.symbolic) if isinstance(x, torch.Tensor)]
+        return any(not isinstance(n, int) for x in made for n in x.shape)
+
+    def argument(self, name: str) -> Any:
+        """An argument by its name in the schema."""
+        for i, a in enumerate(self.node.target._schema.arguments):
+            if a.name == name:
+                return self.args[i] if i < len(self.args) else self.kwargs.get(name, a.default_value)
+        raise KeyError(name)
+
+    def lower(self, fill: Any = None) -> list[Any]:
+        """The results' arrays, flat, by the op's own lowering. fill: what the padding of its operands is set to."""
+
+        def strip(x: Any) -> Any:
+            if not _is_padded(x):
+                return x
+            return x.array if fill is None else self.of.filled(x, fill)
+
+        args, kwargs = pytree.tree_map(strip, (tuple(self.args), self.kwargs), is_leaf=_is_padded)
+        return interpret.call(self.node, args, kwargs)
+
+    def wrapped(self, arrays: list[Any], dims: Sequence[Any] | None) -> Any:
+        """The results as Padded, in their structure. dims: of each; None: as their symbolic sizes say."""
+        leaves, spec = pytree.tree_flatten(self.symbolic)
+        result = []
+        for i, (array, symbolic) in enumerate(zip(arrays, leaves, strict=True)):
+            if not interpret.is_array(array):
+                result.append(array)
+            elif dims is None:
+                result.append(self.of.simple(array, symbolic))
+            else:
+                result.append(Padded(array, tuple(dims[i])))
+        return pytree.tree_unflatten(result, spec)
+
+    def one(self, array: Any, dims: Sequence[Dim]) -> Padded:
+        """The result of an op that has one."""
+        return Padded(array, tuple(dims))
+
+
+def _is_padded(x: Any) -> bool:
+    return isinstance(x, Padded)
+
+
+Handler = Callable[[Call], Any]
+HANDLERS: dict[str, Handler] = {}
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    def register(fn: Handler) -> Handler:
+        HANDLERS.update({f"aten::{n}": fn for n in names})
+        return fn
+
+    return register
+
+
+def _norm(dim: int, rank: int) -> int:
+    return dim % rank if rank else 0
+
+
+# --- elementwise
+
+
+@handles("where.self", "clone", "_to_copy", "contiguous", "detach", "alias", "lift_fresh_copy")
+def pointwise(call: Call) -> Padded:
+    for i, given in enumerate(call.given):
+        if isinstance(given, Symbolic):
+            call.args[i] = call.of.count(given.node.expr).astype(jnp.int64)
+    (array,) = call.lower()
+    return call.one(array, _broadcast(call, array.ndim))
+
+
+def _broadcast(call: Call, rank: int) -> list[Dim]:
+    dims: list[Dim] = []
+    for i in range(rank):
+        at = [(x, i - rank + len(x.dims)) for x in call.operands]
+        found = {x.dims[k] for x, k in at if k >= 0 and x.array.shape[k] != 1}
+        padded = {d for d in found if any(f.is_padded for f in d)}
+        if len(padded) > 1 or (padded and any(math.prod(f.bound for f in d) == 1 for d in padded)):
+            raise Unpadded(f"{call.node.target.name()} of differently padded tensors")
+        if padded and len(found) > 1:
+            raise Unpadded(f"{call.node.target.name()} of a padded and an unpadded tensor")
+        dims.append(next(iter(padded or found), (Factor(1, 1),)))
+    return dims
+
+
+@handles("tril", "triu", "cumsum")
+def prefix(call: Call) -> Padded:
+    """What comes later along a dimension doesn't change what comes before."""
+    x = call.args[0]
+    if any(len(d) > 1 and any(f.is_padded for f in d) for d in x.dims):
+        raise Unpadded(f"{call.node.target.name()} along a merged dimension")
+    (array,) = call.lower()
+    return call.one(array, x.dims)
+
+
+# --- made from sizes
+
+
+@handles(
+    *("full", "zeros", "ones", "empty.memory_format", "new_zeros", "new_ones", "new_full", "new_empty", "full_like"),
+    *("zeros_like", "ones_like", "empty_like", "new_empty_strided", "empty_strided", "scalar_tensor"),
+)
+def made(call: Call) -> Any:
+    if any(isinstance(x, Symbolic) for x in call.given):
+        raise Unpadded(f"{call.node.target.name()} with a size as its value")
+    return call.wrapped(call.lower(), [call.args[0].dims] if "_like" in call.node.target.name() else None)
+
+
+@handles("arange", "arange.start", "arange.start_step")
+def arange(call: Call) -> Any:
+    start = call.given[0] if len(call.given) > 1 else 0
+    if isinstance(start, Symbolic) or (len(call.given) > 2 and call.given[2] != 1):
+        raise Unpadded("arange from or in steps of a size")
+    return call.wrapped(call.lower(), None)
+
+
+# --- shapes
+
+
+@handles("view", "_unsafe_view", "reshape", "_reshape_alias", "flatten.using_ints")
+def view(call: Call) -> Padded:
+    (array,) = call.lower()
+    factors = [f for d in call.args[0].dims for f in d if not (f.bound == 1 and not f.is_padded)]
+    dims: list[Dim] = []
+    for size, bound in zip(call.symbolic.shape, array.shape, strict=True):
+        dim, total = [], 1
+        while total != bound:
+            if not factors:
+                raise Unpadded("a view that splits a padded dimension")
+            factor = factors.pop(0)
+            rest = bound // total
+            if factor.bound > rest:
+                if factor.is_padded or factor.bound % rest:
+                    raise Unpadded("a view that splits a padded dimension")
+                factors.insert(0, Factor(factor.bound // rest, factor.bound // rest))
+                factor = Factor(rest, rest)
+            if bound % (total * factor.bound):
+                raise Unpadded("a view that splits a padded dimension")
+            dim.append(factor)
+            total *= factor.bound
+        # The same number of elements in memory may be another number of true ones.
+        is_size = math.prod(f.size for f in dim) - _expression(size) == 0
+        if not is_size:
+            raise Unpadded("a view to other sizes")
+        dims.append(tuple(dim) or (Factor(1, 1),))
+    if any(f.is_padded for f in factors):
+        raise Unpadded("a view that drops a padded dimension")
+    return call.one(array, dims)
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+@handles("expand")
+def expand(call: Call) -> Padded:
+    (array,) = call.lower()
+    x = call.args[0]
+    lead = array.ndim - len(x.dims)
+    dims = []
+    for i, (size, bound) in enumerate(zip(call.symbolic.shape, array.shape, strict=True)):
+        kept = i >= lead and x.array.shape[i - lead] == bound
+        dims.append(x.dims[i - lead] if kept else call.of.dim(size, bound))
+    return call.one(array, dims)
+
+
+@handles("permute", "transpose.int", "t", "unsqueeze", "squeeze.dim", "squeeze.dims", "squeeze", "movedim.int")
+def reorder(call: Call) -> Padded:
+    """The dimensions in another order, with others of one element or without them."""
+    (array,) = call.lower()
+    x, name = call.args[0], call.node.target.name().removeprefix("aten::")
+    dims, rank = list(x.dims), len(x.dims)
+    if name == "permute":
+        dims = [dims[_norm(d, rank)] for d in call.args[1]]
+    elif name in ("transpose.int", "t"):
+        a, b = (call.args[1], call.args[2]) if name == "transpose.int" else (0, rank - 1)
+        a, b = _norm(a, rank), _norm(b, rank)
+        dims[a], dims[b] = dims[b], dims[a]
+    elif name == "unsqueeze":
+        dims.insert(_norm(call.args[1], rank + 1), (Factor(1, 1),))
+    else:
+        given = range(rank) if name == "squeeze" else call.args[1]
+        chosen = {_norm(d, rank) for d in ([given] if isinstance(given, int) else given)}
+        if any(f.is_padded for d in chosen for f in dims[d]) and name == "squeeze":
+            chosen = {d for d in chosen if not x.is_padded(d)}
+        dims = [d for i, d in enumerate(dims) if i not in chosen or x.array.shape[i] != 1]
+    return call.one(array, dims)
+
+
+@handles("slice.Tensor")
+def slice_(call: Call) -> Any:
+    x, dim = call.args[0], _norm(call.argument("dim"), len(call.args[0].dims))
+    start, step = call.argument("start") or 0, call.argument("step")
+    if (x.is_padded(dim) or not isinstance(call.symbolic.shape[dim], int)) and (
+        step != 1 or start < 0 or len(x.dims[dim]) > 1 or any(isinstance(n, Symbolic) for n in call.given[2:3])
+    ):
+        raise Unpadded("a slice from the end of a padded dimension, or in steps")
+    (array,) = call.lower()
+    dims = list(x.dims)
+    dims[dim] = call.of.dim(call.symbolic.shape[dim], array.shape[dim])
+    return call.one(array, dims)
+
+
+@handles("select.int")
+def select(call: Call) -> Padded:
+    x = call.args[0]
+    dim, index = _norm(call.args[1], len(x.dims)), call.args[2]
+    rest = [d for i, d in enumerate(x.dims) if i != dim]
+    if not x.is_padded(dim):
+        return call.one(call.lower()[0], rest)
+    if len(x.dims[dim]) > 1 or isinstance(call.given[2], Symbolic):
+        raise Unpadded("an element of a merged dimension")
+    if index < 0:  # from the true end
+        index = call.of.count(x.dims[dim][0].size) + jnp.int32(index)
+    return call.one(lax.dynamic_index_in_dim(x.array, jnp.int32(index), dim, keepdims=False), rest)
+
+
+@handles("slice_backward", "select_backward")
+def slice_backward(call: Call) -> Any:
+    dim, start = call.args[2:4]
+    is_padded = not isinstance(call.symbolic.shape[_norm(dim, call.out.ndim)], int)
+    if is_padded and (start < 0 or "select" in call.node.target.name() or (len(call.args) > 5 and call.args[5] != 1)):
+        raise Unpadded("the gradient of a slice from the end of a padded dimension, or in steps")
+    return call.wrapped(call.lower(fill=0), None)
+
+
+@handles("cat")
+def cat(call: Call) -> Padded:
+    (array,) = call.lower()
+    tensors = [x for x in call.args[0] if x.array.shape != (0,)]
+    dim = _norm(call.args[1] if len(call.args) > 1 else 0, array.ndim)
+    if any(x.is_padded(dim) for x in tensors):
+        raise Unpadded("a concatenation along a padded dimension")
+    dims = [_merged([x.dims[i] for x in tensors]) for i in range(array.ndim)]
+    dims[dim] = (Factor(array.shape[dim], array.shape[dim]),)
+    return call.one(array, dims)
+
+
+@handles("stack")
+def stack(call: Call) -> Padded:
+    (array,) = call.lower()
+    tensors = call.args[0]
+    dims = [_merged([x.dims[i] for x in tensors]) for i in range(array.ndim - 1)]
+    dims.insert(_norm(call.args[1] if len(call.args) > 1 else 0, array.ndim), (Factor(len(tensors), len(tensors)),))
+    return call.one(array, dims)
+
+
+def _merged(dims: Sequence[Dim]) -> Dim:
+    if len(set(dims)) > 1:
+        raise Unpadded("differently padded tensors")
+    return dims[0]
+
+
+@handles("split.Tensor", "split_with_sizes", "unbind.int", "chunk")
+def split(call: Call) -> list[Padded]:
+    x = call.args[0]
+    name = call.node.target.name()
+    dim = _norm(call.argument("dim"), len(x.dims))
+    if x.is_padded(dim):
+        raise Unpadded("a padded dimension in parts")
+    arrays = call.lower()
+    result = []
+    for array in arrays:
+        dims = list(x.dims)
+        if "unbind" in name:
+            dims.pop(dim)
+        else:
+            dims[dim] = (Factor(array.shape[dim], array.shape[dim]),)
+        result.append(Padded(array, tuple(dims)))
+    return result
+
+
+# --- products
+
+
+@handles("mm", "bmm", "addmm", "baddbmm")
+def product(call: Call) -> Padded:
+    *added, a, b = call.operands
+    name = call.node.target.name()
+    if any(x.is_padded(i) for x in added for i in range(len(x.dims))) and "addmm" in name:
+        padded_bias = any(x.dims != (*a.dims[:-1], b.dims[-1])[-len(x.dims) :] for x in added)
+        if padded_bias:
+            raise Unpadded(f"{name} with a padded sum")
+    left, right = len(a.dims) - 1, len(b.dims) - 2
+    if a.dims[left] != b.dims[right]:
+        raise Unpadded(f"{name} of differently padded tensors")
+    filled = {
+        id(a): replace(a, array=call.of.filled(a, 0, [left])),
+        id(b): replace(b, array=call.of.filled(b, 0, [right])),
+    }
+    call.args = [filled.get(id(x), x) for x in call.args]
+    (array,) = call.lower()
+    return call.one(array, (*a.dims[:-1], b.dims[-1]))
+
+
+# --- reductions
+
+
+def _reduced(call: Call, dims: Sequence[int], keepdim: bool) -> list[Dim]:
+    kept = [(Factor(1, 1),) if i in dims else d for i, d in enumerate(call.args[0].dims)]
+    return kept if keepdim else [d for i, d in enumerate(kept) if i not in dims]
+
+
+def _dims(call: Call) -> list[int]:
+    rank = len(call.args[0].dims)
+    given = call.args[1] if len(call.args) > 1 else None
+    if isinstance(given, int) and not isinstance(given, bool):
+        given = [given]
+    return [_norm(d, rank) for d in given] if isinstance(given, (list, tuple)) and given else list(range(rank))
+
+
+def _keepdim(call: Call) -> bool:
+    return any(a.name == "keepdim" for a in call.node.target._schema.arguments) and bool(call.argument("keepdim"))
+
+
+def _reduction(fill: Callable[[Any], Any]) -> Handler:
+    def handler(call: Call) -> Any:
+        dims, x = _dims(call), call.args[0]
+        if "arg" in call.node.target.name() and len(call.args) < 2 and len(x.dims) > 1:
+            raise Unpadded("an index into all elements of a padded tensor")
+        call.args[0] = replace(x, array=call.of.filled(x, fill(x.array.dtype), dims))
+        arrays = call.lower()
+        return call.wrapped(arrays, [_reduced(call, dims, _keepdim(call))] * len(arrays))
+
+    return handler
+
+
+def _lowest(dtype: Any) -> Any:
+    return -jnp.inf if jnp.issubdtype(dtype, jnp.floating) else (False if dtype == jnp.bool_ else jnp.iinfo(dtype).min)
+
+
+def _highest(dtype: Any) -> Any:
+    return jnp.inf if jnp.issubdtype(dtype, jnp.floating) else (True if dtype == jnp.bool_ else jnp.iinfo(dtype).max)
+
+
+handles("sum", "sum.dim_IntList", "any", "any.dim", "any.dims", "count_nonzero", "count_nonzero.dim_IntList")(
+    _reduction(lambda dtype: 0)
+)
+handles("prod", "prod.dim_int", "all", "all.dim", "all.dims")(_reduction(lambda dtype: 1))
+handles("amax", "max", "max.dim", "argmax", "logsumexp")(_reduction(_lowest))
+handles("amin", "min", "min.dim", "argmin")(_reduction(_highest))
+
+
+@handles("mean", "mean.dim")
+def mean(call: Call) -> Padded:
+    dims, x = _dims(call), call.args[0]
+    dtype = to_jax(call.out.dtype)
+    wide = jnp.promote_types(dtype, jnp.float32)
+    count = jnp.asarray(1, wide)
+    for d in dims:
+        for f in x.dims[d]:
+            count = count * (call.of.count(f.size).astype(wide) if f.is_padded else f.bound)
+    total = call.of.filled(x, 0, dims).astype(wide).sum(tuple(dims), keepdims=_keepdim(call))
+    return call.one((total / count).astype(dtype), _reduced(call, dims, _keepdim(call)))
+
+
+@handles("_softmax", "_log_softmax")
+def softmax(call: Call) -> Padded:
+    x = call.args[0]
+    call.args[0] = replace(x, array=call.of.filled(x, -jnp.inf, [_norm(call.args[1], len(x.dims))]))
+    (array,) = call.lower()
+    return call.one(array, x.dims)
+
+
+@handles("_softmax_backward_data", "_log_softmax_backward_data")
+def softmax_backward(call: Call) -> Padded:
+    (array,) = call.lower(fill=0)
+    return call.one(array, call.args[1].dims)
+
+
+# --- layers: along normalised and embedded dimensions nothing is padded
+
+
+def _unpadded(x: Padded, dims: Sequence[int], what: str) -> None:
+    if any(x.is_padded(d) for d in dims):
+        raise Unpadded(f"{what} of a padded dimension")
+
+
+@handles("native_layer_norm", "_fused_rms_norm")
+def layer_norm(call: Call) -> Any:
+    x, count = call.args[0], len(call.args[1])
+    _unpadded(x, range(len(x.dims) - count, len(x.dims)), "a norm")
+    arrays = call.lower()
+    lead = [*x.dims[: len(x.dims) - count], *[(Factor(1, 1),)] * count]
+    return call.wrapped(arrays, [x.dims, *[lead] * (len(arrays) - 1)])
+
+
+@handles("native_layer_norm_backward", "_fused_rms_norm_backward")
+def layer_norm_backward(call: Call) -> Any:
+    x, count = call.args[1], len(call.args[2])
+    _unpadded(x, range(len(x.dims) - count, len(x.dims)), "a norm")
+    arrays = call.lower(fill=0)
+    weight = [(Factor(n, n),) for n in x.array.shape[len(x.dims) - count :]]
+    return call.wrapped(arrays, [x.dims, *[weight] * (len(arrays) - 1)])
+
+
+@handles("embedding")
+def embedding(call: Call) -> Padded:
+    weight, indices = call.args[:2]
+    _unpadded(weight, (0, 1), "a table")
+    (array,) = call.lower(fill=0)
+    return call.one(array, (*indices.dims, weight.dims[1]))
+
+
+@handles("embedding_dense_backward")
+def embedding_backward(call: Call) -> Padded:
+    (array,) = call.lower(fill=0)
+    if call.makes_padded():
+        raise Unpadded("a table of a padded size")
+    return _fixed(array)
+
+
+@handles("gather")
+def gather(call: Call) -> Padded:
+    x, dim, index = call.args[:3]
+    _unpadded(x, [_norm(dim, len(x.dims))], "a gather")
+    call.args[2] = replace(index, array=call.of.filled(index, 0))
+    (array,) = call.lower()
+    return call.one(array, index.dims)
+
+
+@handles("nll_loss_forward", "nll_loss2d_forward")
+def nll_loss(call: Call) -> Any:
+    _ignore(call, 1)
+    if call.args[3] == 0:
+        return call.wrapped(call.lower(), [call.args[1].dims, ()])
+    return call.wrapped(call.lower(), [(), ()])
+
+
+@handles("nll_loss_backward", "nll_loss2d_backward")
+def nll_loss_backward(call: Call) -> Padded:
+    _ignore(call, 2)
+    (array,) = call.lower()
+    return call.one(array, call.args[1].dims)
+
+
+def _ignore(call: Call, target: int) -> None:
+    """The padding is of the class that doesn't count."""
+    call.args[target] = replace(
+        call.args[target], array=call.of.filled(call.args[target], call.argument("ignore_index"))
+    )
+
+
+# --- attention: [..., length, head]
+
+
+@handles("_scaled_dot_product_fused_attention_overrideable")
+def attention(call: Call) -> Any:
+    q, _, v = call.args[:3]
+    if call.argument("dropout_p"):
+        raise Unpadded("dropout of padded tensors")
+    _unpadded(v, [len(v.dims) - 1], "a head")
+    _mask_keys(call)
+    call.args[2] = replace(v, array=call.of.filled(v, 0, [len(v.dims) - 2]))
+    arrays = call.lower()
+    dims = (*q.dims[:-1], v.dims[-1])
+    return call.wrapped(arrays, [dims, q.dims[:-1], *[()] * (len(arrays) - 2)])
+
+
+@handles("_scaled_dot_product_fused_attention_overrideable_backward")
+def attention_backward(call: Call) -> Any:
+    """With zeros for keys in the padding, their scores don't reach the gradients of true queries."""
+    if call.argument("dropout_p") or call.argument("grad_input_mask")[3]:
+        raise Unpadded("dropout, or the gradient of a mask, of padded tensors")
+    dims = [x.dims if _is_padded(x) else () for x in call.args[1:5]]
+    return call.wrapped(call.lower(fill=0), dims)
+
+
+def _mask_keys(call: Call) -> None:
+    """Keys in the padding don't count. Under the causal mask of a square they never do for true queries."""
+    q, k, _, bias = call.args[:4]
+    length = k.dims[-2]
+    if not k.is_padded(len(k.dims) - 2) or (call.argument("is_causal") and q.dims[-2] == length):
+        return
+    if call.argument("is_causal") or len(length) > 1:
+        raise Unpadded("causal attention of differently padded tensors")
+    shape = [1] * (len(k.dims) - 1) + [k.array.shape[-2]]
+    if bias is None:
+        array = jnp.where(call.of.valid(length), 0, -jnp.inf).astype(q.array.dtype).reshape(shape)
+        call.args[3] = Padded(array, (*[(Factor(1, 1),)] * (len(k.dims) - 1), length))
+    else:
+        neutral = False if bias.array.dtype == jnp.bool_ else -jnp.inf
+        call.args[3] = replace(bias, array=call.of.filled(bias, neutral, [len(bias.dims) - 1]))
