@@ -14,8 +14,9 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
+from .. import lines
 from . import dtypes, rows
-from ._jax import jnp
+from ._jax import jax, jnp
 from .context import context
 from .registry import DYNAMIC_RULES, RULES, Rule
 
@@ -124,7 +125,9 @@ def _node(node: Node, values: dict[Node, Any]) -> Any:
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
     fakes = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
     out = node.meta["val"]
-    result = lower(op, args, kwargs, fakes, out)
+    # Reports name the op and the user's line by what the program says of where its instructions come from.
+    with jax.named_scope(lines.origin(op.name(), node.meta.get("stack_trace"))):
+        result = lower(op, args, kwargs, fakes, out)
     return pytree.tree_unflatten(result, pytree.tree_structure(out))
 
 

@@ -1,0 +1,66 @@
+"""Reports as text for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .report import Report
+
+
+def size(count: float) -> str:
+    """Bytes in the largest unit that leaves a number of at least one."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def number(count: float) -> str:
+    """A count with a prefix: 1.5 M."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(count) < 1000:
+            return f"{count:.0f}" if not prefix else f"{count:.1f} {prefix}"
+        count /= 1000
+    return f"{count:.1f} P"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in s, ms or us."""
+    if value is None:
+        return "unknown"
+    for factor, unit in ((1, "s"), (1e3, "ms")):
+        if value * factor >= 1:
+            return f"{value * factor:.2f} {unit}"
+    return f"{value * 1e6:.2f} us"
+
+
+def report(r: Report) -> str:
+    """A page on one program."""
+    m = r.memory
+    verdict = "fits" if r.fits else f"does NOT fit, by {size(m.over)}"
+    lines = [
+        f"{r.target}, one device of {size(r.chip.hbm / r.chip.devices)}: {verdict}",
+        f"memory      {size(m.total)} of {size(m.available)}"
+        + (
+            f": arguments {size(m.arguments)}, outputs {size(m.outputs)} ({size(m.aliased)} in place of arguments), "
+            f"temporaries {size(m.temporaries)}, code {size(m.code)}"
+            if m.arguments or m.outputs
+            else ""
+        ),
+        f"work        {number(r.flops)}FLOP, {size(r.bytes_accessed)} moved, {r.intensity:.1f} FLOP a byte",
+        f"time        {seconds(r.roofline_seconds)} at least ({r.bound_by} bound), "
+        f"{seconds(r.estimated_seconds)} by the compiler's estimate, MFU {r.mfu:.1%}",
+    ]
+    total = sum(s.flops for s in r.shares) or 1
+    lines += ["", "most FLOPs  (bytes as if nothing were fused)"]
+    lines += [
+        f"  {s.flops / total:6.1%}  {number(s.flops)}FLOP  {size(s.bytes)}  {s.op}  {s.line}"
+        for s in r.shares[:8]
+        if s.flops
+    ]
+    if r.waste:
+        lines += ["", "padding"]
+        lines += [f"  {w.used:6.1%} used  {w.shape}  {w.where}" for w in r.waste[:8]]
+    return "\n".join(lines)
