@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .check import Checked, CheckReport, Finding
     from .report import Report
 
 
@@ -64,3 +65,56 @@ def report(r: Report) -> str:
         lines += ["", "padding"]
         lines += [f"  {w.used:6.1%} used  {w.shape}  {w.where}" for w in r.waste[:8]]
     return "\n".join(lines)
+
+
+def check(r: CheckReport) -> str:
+    """The outcome of a check: what fails first, then what is worth knowing."""
+    failing = [f for f in r.findings if f.fails]
+    step = "a step" if r.steps > 1 else "the run"
+    command = " ".join([r.script, *r.arguments])
+    lines = [
+        f"{command} on {r.target}: {'passes' if r.ok else f'FAILS ({len(failing)} reasons)'}",
+        *_findings(failing),
+        "",
+        f"programs    {len(r.programs)} compiled for {r.target} in {r.compile_seconds:.0f} s, "
+        f"{sum(p.launches for p in r.programs)} launches in the run" + (f" of {r.steps} steps" if r.steps else ""),
+        f"memory      {size(r.memory.total)} of {size(r.memory.available)}: {size(r.memory.peak)} at the run's peak, "
+        f"{size(r.memory.scratch)} scratch memory of a program on the chip",
+        f"time        {step}: {seconds(r.bound_seconds)} at least, {seconds(r.estimated_seconds)} by the compiler's "
+        f"estimate, in {r.step_launches} launches; {number(r.step_flops)}FLOP, MFU {r.mfu:.1%}",
+    ]
+    top = [p for p in r.programs if p.step_seconds][:8]
+    if top:
+        lines += ["", f"most of {step}"]
+        total = r.estimated_seconds
+        lines += [f"  {p.step_seconds / total:6.1%}  {p.step_launches:>4} x {_where(p)}" for p in top]
+    for kind, title in _NOTES:
+        found = [f for f in r.findings if f.kind == kind and not f.fails]
+        if found:
+            lines += ["", f"{title}: {len(found)}", *_findings(found[:10])]
+    if r.padding:
+        lines += ["", "padding (share of the tile or matrix unit that is used)"]
+        lines += [f"  {w['used']:6.1%}  {w['shape']}  {w['where']}" for w in r.padding[:10]]
+    if r.traceback:
+        lines += ["", "the script raised", r.traceback.rstrip()]
+    return "\n".join(lines)
+
+
+_NOTES = (
+    ("fallback", "on the CPU"),
+    ("recompile", "compiled more than once at one place"),
+    ("graph break", "graph breaks"),
+)
+
+
+def _findings(findings: list[Finding]) -> list[str]:
+    lines = []
+    for f in findings:
+        lines.append(f"  {f.line or 'somewhere'}: [{f.kind}] {f.op + ': ' if f.op else ''}{f.message}")
+        if f.source and f.fails:
+            lines.append(f"      {f.source}")
+    return lines
+
+
+def _where(p: Checked) -> str:
+    return f"{', '.join(p.ops[:3])}  {', '.join(p.lines[:2])}" + (" ..." if len(p.lines) > 2 else "")
