@@ -65,16 +65,17 @@ class Checked:
 @dataclass(frozen=True)
 class Need:
     """The run's memory, in bytes of one device. peak: of tensors and scratch memory here. scratch: the most that one of
-    the programs takes on the chip. available: on the chip."""
+    the programs takes on the chip. code: of all programs, which stay there. available: on the chip."""
 
     peak: int
     scratch: int
+    code: int
     available: int
 
     @property
     def total(self) -> int:
         """What the chip needs at most."""
-        return self.peak + self.scratch
+        return self.peak + self.scratch + self.code
 
     @property
     def fits(self) -> bool:
@@ -167,6 +168,7 @@ def check(script: str, arguments: Sequence[str], target: str, track: Track = lam
     ran = time.perf_counter()
     programs = _compile_all(recorder, launches, name, track)
     scratch = max((p.report.memory.temporaries for p in programs if p.report), default=0)
+    code = sum(p.report.memory.code for p in programs if p.report)
     report = CheckReport(
         script=script,
         arguments=list(arguments),
@@ -174,7 +176,7 @@ def check(script: str, arguments: Sequence[str], target: str, track: Track = lam
         chip=chip,
         findings=[],
         programs=programs,
-        memory=Need(peak, scratch, chip.usable),
+        memory=Need(peak, scratch, code, chip.usable),
         steps=len(recorder.steps),
         padding=_padding(programs),
         graph_breaks=_graph_breaks(),
@@ -183,7 +185,9 @@ def check(script: str, arguments: Sequence[str], target: str, track: Track = lam
         run_seconds=ran - began,
         compile_seconds=time.perf_counter() - ran,
     )
-    report.findings = list(_findings(report, recorder, failure, limit))
+    found = _findings(report, recorder, failure, limit)
+    # The first of a kind says why, those of the same line that follow from it don't.
+    report.findings = list({(f.kind, f.line, f.fails or f.message): f for f in reversed(list(found))}.values())[::-1]
     return report
 
 
@@ -267,18 +271,24 @@ def _findings(report: CheckReport, recorder: Recorder, failure: BaseException | 
     for p in report.programs:
         line = _parsed(p.lines[0]) if p.lines else None
         if p.report is None:
-            yield _finding("chip", True, line, p.ops[0], f"{report.target} does not compile it: {p.message}")
+            yield _finding("chip", True, line, p.ops[0], f"{report.target} does not compile it: {_brief(p.message)}")
         elif not p.report.fits:
             m = p.report.memory
             words = f"needs {text.size(m.total)}, {report.target} has {text.size(m.available)}"
             yield _finding("memory", True, line, p.ops[0], words)
     if not report.memory.fits:
         m = report.memory
-        words = f"tensors take {text.size(m.peak)} and a program {text.size(m.scratch)} more; {report.target} has "
-        yield _finding("memory", True, None, "", words + text.size(m.available))
+        parts = f"tensors take {text.size(m.peak)}, a program's scratch memory {text.size(m.scratch)}, code "
+        words = f"{parts}{text.size(m.code)}: {report.target} has {text.size(m.available)}"
+        yield _finding("memory", True, None, "", words)
     yield from _recompiles(recorder.programs)
     for reason, count in report.graph_breaks.items():
         yield _finding("graph break", False, None, "torch.compile", f"{count} times: {reason}")
+
+
+def _brief(message: str) -> str:
+    """What the compiler says, without what it guesses of the place."""
+    return message.partition("Suspected Python Code Location")[0].strip()
 
 
 def _of_failure(failure: BaseException, report: CheckReport, limit: int) -> Finding:
@@ -289,7 +299,8 @@ def _of_failure(failure: BaseException, report: CheckReport, limit: int) -> Find
             return _finding("memory", True, line, "", f"does not fit {report.target}: {failure}")
         here = f"this machine's limit of {text.size(limit)} is below the {text.size(report.chip.usable)} of "
         return _finding("memory", True, line, "", f"{here}{report.target}, so no more can be told: {failure}")
-    return _finding("script", True, line, "", words)
+    kind = "unsupported" if isinstance(failure, NotImplementedError) else "script"
+    return _finding(kind, True, line, "", words)
 
 
 def _recompiles(programs: Sequence[Recorded]) -> Iterator[Finding]:

@@ -15,13 +15,13 @@ def memory(report: CheckReport) -> str:
     """What the run needs of the chip's memory, as one bar."""
     need = report.memory
     scale = (_WIDTH - 40) / max(need.total, need.available, 1)
-    peak, scratch = need.peak * scale, max(need.scratch * scale, 1)
+    peak, rest = need.peak * scale, max((need.scratch + need.code) * scale, 1)
     limit = 20 + need.available * scale
     return _svg(
         86,
         _box(20, 24, (_WIDTH - 40), 26, "track", ""),
         _box(20, 24, max(peak, 1), 26, "first", f"tensors at the peak: {text.size(need.peak)}"),
-        _box(20 + peak, 24, scratch, 26, "second", f"scratch memory: {text.size(need.scratch)}"),
+        _box(20 + peak, 24, rest, 26, "second", f"scratch: {text.size(need.scratch)}, code: {text.size(need.code)}"),
         f'<line x1="{limit:.1f}" x2="{limit:.1f}" y1="18" y2="56" class="limit"/>',
         _text(limit, 74, f"{text.size(need.available)} on the chip", "end"),
         _text(20, 14, f"{text.size(need.total)} needed at most ({need.total / need.available:.1%})"),

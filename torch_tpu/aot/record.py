@@ -86,7 +86,7 @@ class Recorder:
             made.program = self._build(name, values, storages, with_rows, False)
         except NotImplementedError as error:
             self.unsupported.append(Unsupported(name, line, str(error)))
-            if not name.startswith("aten::"):
+            if name.startswith("torch_tpu::"):
                 raise  # a compiled graph can't run on the CPU
             return self._build(name, values, storages, with_rows, True)
         finally:

@@ -72,14 +72,15 @@ def check(r: CheckReport) -> str:
     failing = [f for f in r.findings if f.fails]
     step = "a step" if r.steps > 1 else "the run"
     command = " ".join([r.script, *r.arguments])
+    verdict = "passes" if r.ok else f"FAILS ({len(failing)} reason{'s' if len(failing) > 1 else ''})"
     lines = [
-        f"{command} on {r.target}: {'passes' if r.ok else f'FAILS ({len(failing)} reasons)'}",
+        f"{command} on {r.target}: {verdict}",
         *_findings(failing),
         "",
         f"programs    {len(r.programs)} compiled for {r.target} in {r.compile_seconds:.0f} s, "
         f"{sum(p.launches for p in r.programs)} launches in the run" + (f" of {r.steps} steps" if r.steps else ""),
         f"memory      {size(r.memory.total)} of {size(r.memory.available)}: {size(r.memory.peak)} at the run's peak, "
-        f"{size(r.memory.scratch)} scratch memory of a program on the chip",
+        f"{size(r.memory.scratch)} scratch memory of a program on the chip, {size(r.memory.code)} of code",
         f"time        {step}: {seconds(r.bound_seconds)} at least, {seconds(r.estimated_seconds)} by the compiler's "
         f"estimate, in {r.step_launches} launches; {number(r.step_flops)}FLOP, MFU {r.mfu:.1%}",
     ]
