@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,18 @@ HERE = str(Path(__file__).relative_to(Path.cwd()))
 
 
 def test_the_current_line() -> None:
-    found, place = lines.current()
+    place = lines.current()
     number = sys._getframe().f_lineno - 1
-    assert found == Line(HERE, number) and found.text == "found, place = lines.current()"
-    assert any(f.endswith(f"test_lines.py:{number}") for f in place)
+    assert place.line == Line(HERE, number) and place.line.text == "place = lines.current()"
+    assert place.inside is None and place.frames[0].endswith(f"test_lines.py:{number}")
+
+
+def test_a_line_inside_a_library() -> None:
+    library = types.ModuleType("library")
+    file = str(Path(pytest.__file__).parent / "model.py")
+    exec(compile("\ndef call(f):\n    return f()", file, "exec"), library.__dict__)
+    place = library.call(functools.partial(lines.current))
+    assert place.line == Line(HERE, sys._getframe().f_lineno - 1) and place.inside == Line(file, 3)
 
 
 def test_the_line_of_an_error() -> None:

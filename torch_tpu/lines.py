@@ -8,7 +8,7 @@ import re
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -34,17 +34,28 @@ class Line:
         return linecache.getline(self.file, self.number).strip()
 
 
-def current() -> tuple[Line | None, tuple[str, ...]]:
-    """(the user's line that is being run, what tells the place from others: all frames above it).
-
-    The backward pass runs in a thread of its own, where there is no Python: then it is the main thread's line.
+@dataclass(frozen=True)
+class Place:
+    """Where an op was called. line: the user's. inside: the innermost line outside PyTorch if that is another one, in a
+    library's model. frames: all frames; empty in the backward pass, which runs in a thread of its own, where there is
+    no Python: the line is the main thread's then.
     """
-    found = _user_line(_frames(sys._getframe(1)))
-    if found is None:
-        frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        found = _user_line(_frames(frame))
-        return found, (str(found),)
-    return found, tuple(f"{f.f_code.co_filename}:{f.f_lineno}" for f in _frames(sys._getframe(1)) if not _is_ours(f))
+
+    line: Line | None
+    inside: Line | None
+    frames: tuple[str, ...]
+
+
+def current() -> Place:
+    """Where the running code of this thread was called from."""
+    frames = [f for f in _frames(sys._getframe(1)) if not _below(f.f_code.co_filename, _PACKAGE)]
+    line = _first(frames, is_users)
+    if line is None:
+        main = sys._current_frames().get(threading.main_thread().ident or 0)
+        return Place(_first(_frames(main), is_users), None, ())
+    inside = _first(frames, lambda file: not file.startswith("<") and not _is_pytorch(file))
+    places = tuple(f"{f.f_code.co_filename}:{f.f_lineno}" for f in frames)
+    return Place(line, None if inside == line else inside, places)
 
 
 def of_traceback(traceback: TracebackType | None) -> Line | None:
@@ -90,7 +101,8 @@ def _is_pytorch(file: str) -> bool:
     return _below(file, *_PYTORCH) or (_below(file, *_PYTHON) and not _below(file, *_INSTALLED))
 
 
-_PYTORCH = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_PACKAGE = str(Path(__file__).parent)
+_PYTORCH = (str(Path(torch.__file__).parent), _PACKAGE)
 _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
 _PYTHON = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
 
@@ -107,12 +119,8 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _user_line(frames: Iterator[FrameType]) -> Line | None:
-    return next((_line(f.f_code.co_filename, f.f_lineno) for f in frames if is_users(f.f_code.co_filename)), None)
-
-
-def _is_ours(frame: FrameType) -> bool:
-    return _below(frame.f_code.co_filename, str(Path(__file__).parent))
+def _first(frames: Iterable[FrameType], wanted: Callable[[str], bool]) -> Line | None:
+    return next((_line(f.f_code.co_filename, f.f_lineno) for f in frames if wanted(f.f_code.co_filename)), None)
 
 
 def _line(file: str, number: int) -> Line:

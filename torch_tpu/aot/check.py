@@ -45,12 +45,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Checked:
-    """A program of the run. ops, lines: that needed it. launches: in the run; step_launches: in the last step, or in
-    the run if it has no steps. report: None if the chip's compiler refused it, for the reason `message`.
+    """A program of the run. ops, lines: that needed it; inside: the lines of libraries. launches: in the run.
+    step_launches: in the last step, or in the run if it has no steps. report: None if the chip's compiler refused it, for
+    the reason `message`.
     """
 
     ops: list[str]
     lines: list[str]
+    inside: list[str]
     launches: int
     step_launches: int
     report: Report | None
@@ -250,6 +252,7 @@ def _compile_all(recorder: Recorder, launches: list[int], target: str, track: Tr
             Checked(
                 ops=list(dict.fromkeys(m.op for m in alike)),
                 lines=list(dict.fromkeys(str(m.line) for m in alike if m.line)),
+                inside=list(dict.fromkeys(str(m.place.inside) for m in alike if m.place.inside)),
                 launches=sum(launches[i] for i in indices),
                 step_launches=sum(in_step[i] for i in indices),
                 report=report,
@@ -310,7 +313,7 @@ def _recompiles(programs: Sequence[Recorded]) -> Iterator[Finding]:
         places[made.op, made.place].append(made)
     found = [(sum(m.step >= 2 for m in made), made) for made in places.values() if len(made) > 1]
     for late, made in sorted(found, key=lambda item: (-item[0], -len(item[1]))):
-        if not late and not made[0].is_placed:
+        if not late and not made[0].place.frames:
             continue  # all of the backward pass
         causes = [c for c in dict.fromkeys(_difference(made[:i], m) for i, m in enumerate(made) if i) if c]
         words = f"{len(made)} programs" + (f", {late} of them after the second step" if late else "")

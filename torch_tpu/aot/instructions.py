@@ -12,7 +12,18 @@ from ..lines import Line, of_origin
 # The two last dimensions of an array lie in tiles of (8, 128) numbers of 32 bits, more rows for narrower ones.
 LANES = 128
 SUBLANES = {8: 8, 4: 8, 2: 16, 1: 32}
-_FREE = {"constant", "reshape", "broadcast_in_dim", "return", "iota", "bitcast_convert", "get_tuple_element", "tuple"}
+_FREE = {
+    "func.call",
+    "func.return",
+    "constant",
+    "reshape",
+    "broadcast_in_dim",
+    "return",
+    "iota",
+    "bitcast_convert",
+    "get_tuple_element",
+    "tuple",
+}
 
 
 @dataclass(frozen=True)
@@ -69,14 +80,15 @@ class Instruction:
 
 
 def read(artifact: bytes) -> tuple[list[Instruction], list[Array]]:
-    """The instructions of a portable artifact, those in the bodies of loops once, and the arguments."""
+    """The instructions of a portable artifact, those in loops and functions once, and the arguments."""
     from jax._src.interpreters import mlir
     from jaxlib.mlir.dialects import stablehlo
 
     module = stablehlo.deserialize_portable_artifact(mlir.make_ir_context(), artifact)
-    main = next(op for op in module.body.operations if op.operation.name == "func.func")
-    arguments = [_array(a.type) for a in main.regions[0].blocks[0].arguments]
-    return [i for i in map(_instruction, _walk(main)) if i.kind not in _FREE], arguments
+    functions = {str(op.operation.attributes["sym_name"]).strip('"'): op for op in module.body.operations}
+    arguments = [_array(a.type) for a in functions["main"].regions[0].blocks[0].arguments]
+    code = [_instruction(op) for function in functions.values() for op in _walk(function)]
+    return [i for i in code if i.kind not in _FREE], arguments
 
 
 def _walk(op: Any) -> Iterator[Any]:

@@ -23,7 +23,7 @@ def page(report: CheckReport) -> str:
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"size": text.size, "number": text.number, "seconds": text.seconds}
+    environment.filters |= {"size": text.size, "number": text.number, "seconds": text.seconds, "short": text.short}
     template = environment.from_string(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
     drawn = {f.__name__: jinja2.utils.markupsafe.Markup(f(report)) for f in (plots.memory, plots.times, plots.roofline)}
     return template.render(

@@ -41,7 +41,7 @@ def times(report: CheckReport, most: int = 15) -> str:
         rows += [
             _text(8, y + 13, label[:68]),
             _box(450, y, max(width, 1), 16, "track", ""),
-            _box(450, y, max(bound, 1), 16, "first", f"{label}, {', '.join(p.lines)}"),
+            _box(450, y, max(bound, 1), 16, "first", f"{label}, {', '.join([*p.lines, *p.inside])}"),
             _text(458 + width, y + 13, text.seconds(p.step_seconds)),
         ]
     return _svg(12 + len(shown) * 24, *rows)

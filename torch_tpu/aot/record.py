@@ -11,7 +11,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import _C, compiler, eager, lines
-from ..lines import Line
+from ..lines import Line, Place
 from ..lowering import variants
 from ..views import ScalarOperand, TensorOperand
 
@@ -19,21 +19,20 @@ from ..views import ScalarOperand, TensorOperand
 @dataclass
 class Recorded:
     """A program that was made. artifact: its portable StableHLO, None where nothing is computed. arguments: what of a
-    call decides the program, by name. place: tells the calling place from others. step: optimizer steps before it.
+    call decides the program, by name. step: optimizer steps before it.
     """
 
     op: str
-    line: Line | None
-    place: tuple[str, ...]
+    place: Place
     arguments: dict[str, str]
     step: int
     artifact: bytes | None = None
     program: _C.Program | None = field(default=None, repr=False)
 
     @property
-    def is_placed(self) -> bool:
-        """Whether the calling place is known. The backward pass runs in a thread without Python."""
-        return len(self.place) > 1
+    def line(self) -> Line | None:
+        """The user's line."""
+        return self.place.line
 
     @property
     def launches(self) -> int:
@@ -79,13 +78,13 @@ class Recorder:
 
     def _recorded(self, name: str, values: list[Any], storages: list[Any], with_rows: bool, fallback: bool) -> Any:
         """`eager.build`, remembering."""
-        line, place = lines.current()
-        made = Recorded(name, line, place, describe(name, values), len(self.steps))
+        place = lines.current()
+        made = Recorded(name, place, describe(name, values), len(self.steps))
         self._building.program = made
         try:
             made.program = self._build(name, values, storages, with_rows, False)
         except NotImplementedError as error:
-            self.unsupported.append(Unsupported(name, line, str(error)))
+            self.unsupported.append(Unsupported(name, place.line, str(error)))
             if name.startswith("torch_tpu::"):
                 raise  # a compiled graph can't run on the CPU
             return self._build(name, values, storages, with_rows, True)
@@ -100,8 +99,7 @@ class Recorder:
         if made is not None:
             made.artifact = artifact
         else:
-            line, place = lines.current()
-            self.programs.append(Recorded("program", line, place, {}, len(self.steps), artifact))
+            self.programs.append(Recorded("program", lines.current(), {}, len(self.steps), artifact))
 
     def _stepped(self, *_: Any) -> None:
         if not torch.compiler.is_compiling():

@@ -118,4 +118,11 @@ def _findings(findings: list[Finding]) -> list[str]:
 
 
 def _where(p: Checked) -> str:
-    return f"{', '.join(p.ops[:3])}  {', '.join(p.lines[:2])}" + (" ..." if len(p.lines) > 2 else "")
+    lines = [*p.lines[:2], *(["..."] if len(p.lines) > 2 else [])]
+    inside = [short(line) for line in p.inside[:2]] + (["..."] if len(p.inside) > 2 else [])
+    return f"{', '.join(p.ops[:3])}  {', '.join(lines)}" + (f", in {', '.join(inside)}" if inside else "")
+
+
+def short(line: str) -> str:
+    """A line of an installed library, from its package on."""
+    return line.rpartition("site-packages/")[2]
