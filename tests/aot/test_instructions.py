@@ -86,6 +86,12 @@ def test_waste() -> None:
     assert waste(code, arguments, mxu=256) == []
 
 
+def test_either_factor_streams() -> None:
+    for left, right in ((1, 256), (256, 1)):
+        code, _ = of(torch.matmul, torch.ones(left, 256), torch.ones(256, right))
+        assert [w.used for w in waste(code, [], mxu=128)] == [1 / 8]
+
+
 def test_chips() -> None:
     assert topology_name("v5e") == "v5e:1x1" and topology_name("tpu7x:2x2x1") == "tpu7x:2x2x1"
     assert chips_in("v6e:4x4") == 16 and chip_of("v6e:2x2") is CHIPS["v6e"]

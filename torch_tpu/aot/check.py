@@ -46,8 +46,8 @@ class Finding:
 @dataclass(frozen=True)
 class Checked:
     """A program of the run. ops, lines: that needed it; inside: the lines of libraries. launches: in the run.
-    step_launches: in the last step, or in the run if it has no steps. report: None if the chip's compiler refused it, for
-    the reason `message`.
+    step_launches: in the last step, or in the run if it has no steps. report: None if the chip's compiler refused it,
+    for the reason `message`.
     """
 
     ops: list[str]
@@ -163,9 +163,11 @@ def check(script: str, arguments: Sequence[str], target: str, track: Track = lam
 
     began = time.perf_counter()
     with _limited_memory(chip) as limit, _no_disk_cache(), Recorder() as recorder:
-        torch.tpu.reset_peak_memory_stats()
+        devices = range(torch.tpu.device_count())
+        for device in devices:
+            torch.tpu.reset_peak_memory_stats(device)
         failure = run(script, arguments)
-        peak = torch.tpu.max_memory_allocated()
+        peak = max(torch.tpu.max_memory_allocated(device) for device in devices)
         launches = [p.launches for p in recorder.programs]
     ran = time.perf_counter()
     programs = _compile_all(recorder, launches, name, track)
@@ -318,7 +320,9 @@ def _recompiles(programs: Sequence[Recorded]) -> Iterator[Finding]:
         causes = [c for c in dict.fromkeys(_difference(made[:i], m) for i, m in enumerate(made) if i) if c]
         words = f"{len(made)} programs" + (f", {late} of them after the second step" if late else "")
         words += (": " + "; ".join(causes[:3]) + (" and more" if len(causes) > 3 else "")) if causes else ""
-        yield _finding("recompile", False, made[0].line, made[0].op, words)
+        inside = made[0].place.inside
+        where = f"in {text.short(str(inside))}: " if inside else ""
+        yield _finding("recompile", False, made[0].line, made[0].op, where + words)
 
 
 def _difference(before: Sequence[Recorded], made: Recorded) -> str:
@@ -339,7 +343,7 @@ def _padding(programs: Sequence[Checked], most: int = 12) -> list[dict[str, Any]
     found = {}
     for p in programs:
         for w in p.report.waste if p.report else ():
-            where = f"{p.ops[0]} at {p.lines[0]}" if p.lines else p.ops[0]
+            where = text.where(p)
             found[where, w.shape] = asdict(w) | {"where": where, "lost_in_step": w.lost * max(p.step_launches, 1)}
     products = sorted((w for w in found.values() if w["unit"] == "FLOPs"), key=lambda w: -w["lost_in_step"])
     arrays = sorted((w for w in found.values() if w["unit"] == "bytes"), key=lambda w: -w["lost"])

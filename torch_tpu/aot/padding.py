@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .instructions import LANES, Array, Instruction, _up
+from .instructions import Array, Instruction, _up
 
 # Arrays below this size (bytes, padded) are no waste worth a word.
 _WORTH = 1 << 16
@@ -46,6 +46,7 @@ def _of_array(x: Array) -> Waste:
 
 def _of_product(i: Instruction, mxu: int) -> Waste:
     m, n, k = i.product or (1, 1, 1)
-    full = 2 * _up(m, 8) * _up(n, max(mxu, LANES)) * _up(k, max(mxu, LANES))
+    # Either factor may be the one whose rows stream through the unit, eight at a time.
+    padded = min(_up(m, 8) * _up(n, mxu), _up(n, 8) * _up(m, mxu)) * _up(k, mxu)
     where = f"{i.op} at {i.line}" if i.line else i.op
-    return Waste(where, f"{m}x{k} @ {k}x{n}", "FLOPs", i.flops / full if full else 1.0, full - i.flops)
+    return Waste(where, f"{m}x{k} @ {k}x{n}", "FLOPs", i.flops / (2 * padded) if padded else 1.0, 2 * padded - i.flops)

@@ -88,7 +88,7 @@ def check(r: CheckReport) -> str:
     if top:
         lines += ["", f"most of {step}"]
         total = r.estimated_seconds
-        lines += [f"  {p.step_seconds / total:6.1%}  {p.step_launches:>4} x {_where(p)}" for p in top]
+        lines += [f"  {p.step_seconds / total:6.1%}  {p.step_launches:>4} x {where(p)}" for p in top]
     for kind, title in _NOTES:
         found = [f for f in r.findings if f.kind == kind and not f.fails]
         if found:
@@ -117,7 +117,8 @@ def _findings(findings: list[Finding]) -> list[str]:
     return lines
 
 
-def _where(p: Checked) -> str:
+def where(p: Checked) -> str:
+    """The ops and lines that need a program."""
     lines = [*p.lines[:2], *(["..."] if len(p.lines) > 2 else [])]
     inside = [short(line) for line in p.inside[:2]] + (["..."] if len(p.inside) > 2 else [])
     return f"{', '.join(p.ops[:3])}  {', '.join(lines)}" + (f", in {', '.join(inside)}" if inside else "")
