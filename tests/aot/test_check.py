@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html.parser
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,8 @@ import torch
 
 pytest.importorskip("libtpu", reason="the TPU compiler is not installed: pip install libtpu")
 from torch_tpu import _C, compiler, eager
-from torch_tpu.aot import chips
 from torch_tpu.aot.check import CheckReport, Finding, check
 from torch_tpu.aot.page import page
-from torch_tpu.aot.text import size
 
 DATA = Path(__file__).parent.parent / "data"
 TRAINING = """
@@ -148,15 +147,26 @@ def test_what_the_chip_refuses() -> None:
     assert "s64[4,4]" in found.message and "Suspected" not in found.message
 
 
-def test_a_program_that_is_too_large_for_the_chip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The tensors would fit, the program's code of about 1 MB does not.
-    usable = torch.tpu.memory_allocated() + (600 << 10)
-    monkeypatch.setitem(chips.CHIPS, "v5e", dataclasses.replace(chips.CHIPS["v5e"], usable=usable))
-    report = check(script(tmp_path, "import torch\nx = torch.ones(64, 64, device='tpu')\ny = x @ x"), [], "v5e")
-    *programs, whole = [f for f in report.findings if f.fails]
-    assert {(f.kind, f.op, number(f)) for f in programs} == {("memory", "aten::ones", 2), ("memory", "aten::mm", 3)}
-    assert f"v5e:1x1 has {size(usable)}" in programs[0].message
-    assert whole.kind == "memory" and "tensors take" in whole.message and not report.memory.fits
+SMALL_CHIP = """
+import dataclasses, json, sys
+from torch_tpu.aot.check import check
+
+chips.CHIPS["v5e"] = dataclasses.replace(chips.CHIPS["v5e"], usable=600 << 10)
+print(json.dumps(check(sys.argv[1], [], "v5e").to_dict()))
+"""
+
+
+def test_a_program_that_is_too_large_for_the_chip(tmp_path: Path) -> None:
+    # In a process of its own, where nothing else is on the device. The tensors would fit, a program's code of about
+    # 1 MB does not.
+    path = script(tmp_path, "import torch\nx = torch.ones(64, 64, device='tpu')\ny = x @ x")
+    done = subprocess.run([sys.executable, "-c", SMALL_CHIP, path], text=True, capture_output=True, check=True)
+    report = json.loads(done.stdout)
+    *programs, whole = [f for f in report["findings"] if f["fails"]]
+    found = {(f["kind"], f["op"], f["line"].rpartition(":")[2]) for f in programs}
+    assert found == {("memory", "aten::ones", "2"), ("memory", "aten::mm", "3")}
+    assert "v5e:1x1 has 600.0 KiB" in programs[0]["message"]
+    assert whole["kind"] == "memory" and "tensors take" in whole["message"] and not report["memory"]["fits"]
 
 
 def test_a_script_that_raises() -> None:
