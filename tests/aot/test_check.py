@@ -149,6 +149,7 @@ def test_what_the_chip_refuses() -> None:
 
 SMALL_CHIP = """
 import dataclasses, json, sys
+from torch_tpu.aot import chips
 from torch_tpu.aot.check import check
 
 chips.CHIPS["v5e"] = dataclasses.replace(chips.CHIPS["v5e"], usable=600 << 10)
