@@ -28,6 +28,10 @@ class Line:
     def __str__(self) -> str:
         return f"{self.file}:{self.number}"
 
+    def as_frame(self) -> str:
+        """The line as a stack trace has it."""
+        return f'  File "{self.file}", line {self.number}, in <module>\n'
+
     @property
     def text(self) -> str:
         """The line's source, "" if it can't be read."""

@@ -91,6 +91,10 @@ def test_a_training_step() -> None:
     report = aot.compile(step, (torch.randn(X), torch.randn(64, 128)), target="v5e")
     assert report.results == 1 + len(STATE)
     assert report.arguments[0] == "model.first.weight" and report.arguments[-2:] == ["inputs[0]", "inputs[1]"]
+    loss = next(s for s in report.shares if s.op == "aten::mse_loss")
+    assert loss.line.endswith(f"test_compile.py:{step.__code__.co_firstlineno + 1}")
+    backward = next(s for s in report.shares if s.op == "aten::mm")
+    assert backward.line.endswith(f"test_compile.py:{step.__code__.co_firstlineno + 2}")
 
 
 def test_random_numbers_are_an_argument() -> None:

@@ -18,9 +18,11 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.traceback import preserve_node_meta
+from torch.fx.traceback import preserve_node_meta, set_stack_trace
 from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from .. import lines
 from ..lowering import load_rules
 
 Program = ExportedProgram | nn.Module | Callable[..., Any]
@@ -48,6 +50,7 @@ def trace(program: Program, example_inputs: Sequence[Any] | None) -> Traced:
     """
     load_rules()
     torch.tpu.init()
+    exported = isinstance(program, ExportedProgram)
     program, example_inputs, modules = _callable(program, example_inputs)
     state = {(prefix, name): t for prefix, module in modules.items() for name, t in _state(module).items()}
     leaves, spec = pytree.tree_flatten(tuple(example_inputs))
@@ -62,17 +65,31 @@ def trace(program: Program, example_inputs: Sequence[Any] | None) -> Traced:
             for prefix, module in modules.items():
                 mine = {name: t for (p, name), t in values.items() if p == prefix}
                 stack.enter_context(_reparametrize_module(module, mine, tie_weights=True))
+            if not exported:  # whose nodes have lines
+                stack.enter_context(_Lines())
             return [x for x in pytree.tree_leaves(program(*pytree.tree_unflatten(filled, spec))) if _is_tensor(x)]
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [_fake(t, mode) for t in (*state.values(), *(leaves[i] for i in positions))]
     updated: list[int] = []
     with mode, enable_python_dispatcher(), preserve_node_meta():
-        graph = make_fx(_functional(run, updated), record_stack_traces=True)(*fakes)
+        graph = make_fx(_functional(run, updated))(*fakes)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     names = [".".join(filter(None, key)) for key in state]
     return Traced(graph, [*names, *(f"inputs[{i}]" for i in range(len(positions)))], updated)
+
+
+class _Lines(TorchDispatchMode):
+    """Notes for each node where it is called from: the tracer itself keeps the lines below functions named forward."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        place = lines.current()
+        line = place.inside or place.line
+        set_stack_trace([line.as_frame()] if line else [])
+        return func(*args, **(kwargs or {}))
 
 
 def _functional(run: Callable[..., list[Tensor]], updated: list[int]) -> Callable[..., list[Tensor]]:
