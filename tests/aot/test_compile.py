@@ -141,6 +141,21 @@ def test_what_has_no_lowering_is_named() -> None:
         aot.compile(torch.linalg.eigvals, (torch.ones(4, 4),), target="v5e")
 
 
+@pytest.mark.parametrize(
+    ("program", "op"), [(lambda x: x if x.sum() > 0 else -x, "_local_scalar_dense"), (lambda x: x.nonzero(), "nonzero")]
+)
+def test_what_depends_on_values_is_refused_with_its_line(program, op: str) -> None:
+    line = program.__code__.co_firstlineno
+    with pytest.raises(NotImplementedError, match=rf"{op} at .*test_compile\.py:{line}: .*depends on values"):
+        aot.compile(program, (torch.ones(4),), target="v5e")
+
+
+def test_programs_know_that_they_are_compiled() -> None:
+    asked: list[bool] = []
+    aot.stablehlo(lambda x: asked.append(torch.compiler.is_compiling()) or -x, (torch.ones(4),))
+    assert asked == [True] and not torch.compiler.is_compiling()
+
+
 def test_inputs_that_are_no_tuple() -> None:
     with pytest.raises(TypeError, match="tuple"):
         aot.compile(torch.sin, torch.ones(2), target="v5e")

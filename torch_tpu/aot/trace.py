@@ -13,7 +13,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._export.utils import _compiling_state_context
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter
@@ -72,8 +73,15 @@ def trace(program: Program, example_inputs: Sequence[Any] | None) -> Traced:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [_fake(t, mode) for t in (*state.values(), *(leaves[i] for i in positions))]
     updated: list[int] = []
-    with mode, enable_python_dispatcher(), preserve_node_meta():
-        graph = make_fx(_functional(run, updated))(*fakes)
+    # Libraries ask whether they are being exported, and look at no values then.
+    with mode, enable_python_dispatcher(), preserve_node_meta(), _compiling_state_context():
+        try:
+            graph = make_fx(_functional(run, updated))(*fakes)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            where = lines.of_traceback(error.__traceback__)
+            raise NotImplementedError(
+                f"{error.func.name()} at {where}: what depends on values can't be compiled ahead of time"
+            ) from error
     graph.graph.eliminate_dead_code()
     graph.recompile()
     names = [".".join(filter(None, key)) for key in state]
