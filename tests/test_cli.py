@@ -95,6 +95,14 @@ def test_check_tells_by_its_exit_code() -> None:
         assert result.exit_code == 2 and result.stderr.startswith("torch-tpu: ")
 
 
+@needs_libtpu
+def test_options_after_two_dashes_are_the_scripts(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys, torch\ntorch.ones(len(sys.argv), device='tpu')")
+    result = invoke("check", "--json", "--", script, "--json", "--target", "v9")
+    assert result.exit_code == 0 and json.loads(result.stdout)["arguments"] == ["--json", "--target", "v9"]
+
+
 def test_help_names_the_commands() -> None:
     text = invoke("--help").stdout
     assert all(name in text for name in ("info", "check", "cache"))

@@ -97,6 +97,11 @@ def test_a_training_step() -> None:
     assert backward.line.endswith(f"test_compile.py:{step.__code__.co_firstlineno + 2}")
 
 
+def test_tensors_of_numbers_are_constants() -> None:
+    lowered = lower(lambda x: torch.cat([torch.tensor([1.5], device=x.device), x]), (torch.ones(3),))
+    assert lowered.arguments == ["inputs[0]"]
+
+
 def test_random_numbers_are_an_argument() -> None:
     report = aot.compile(lambda x: nn.functional.dropout(x, 0.5), (torch.ones(8, 128),), target="v5e")
     assert report.arguments == ["inputs[0]", "random"]

@@ -23,7 +23,7 @@ def compile(program: Program, example_inputs: Sequence[Any] | None = None, targe
     program: a `torch.export.ExportedProgram`, a module, or a function, that reads its modules' parameters as it likes.
     example_inputs: a tuple of its arguments, on any device, fake or meta tensors included; an exported program has its
         own. Parameters and inputs are arguments of the executable, in the order of `Report.arguments`; what is no
-        tensor is a constant.
+        tensor is a constant. Results are the tensors in what the program returns, in containers that PyTorch knows.
     target: a chip ("v5e", "v6e", "tpu7x", "v5p", "v4") or a slice ("v6e:2x2"); the program is for one of its devices.
 
     A program that is too large gives a report that says so. Raises NotImplementedError for what has no lowering,

@@ -166,7 +166,9 @@ def check(script: str, arguments: Sequence[str], target: str, track: Track = lam
         devices = range(torch.tpu.device_count())
         for device in devices:
             torch.tpu.reset_peak_memory_stats(device)
+        before = torch.tpu.cpu_fallbacks()
         failure = run(script, arguments)
+        fallbacks = {op: n - before.get(op, 0) for op, n in torch.tpu.cpu_fallbacks().items() if n > before.get(op, 0)}
         peak = max(torch.tpu.max_memory_allocated(device) for device in devices)
         launches = [p.launches for p in recorder.programs]
     ran = time.perf_counter()
@@ -184,7 +186,7 @@ def check(script: str, arguments: Sequence[str], target: str, track: Track = lam
         steps=len(recorder.steps),
         padding=_padding(programs),
         graph_breaks=_graph_breaks(),
-        cpu_fallbacks=dict(torch.tpu.cpu_fallbacks()),
+        cpu_fallbacks=fallbacks,
         traceback="" if failure is None else _traceback(failure),
         run_seconds=ran - began,
         compile_seconds=time.perf_counter() - ran,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,13 +58,13 @@ def report(r: Report) -> str:
     total = sum(s.flops for s in r.shares) or 1
     lines += ["", "most FLOPs  (bytes as if nothing were fused)"]
     lines += [
-        f"  {s.flops / total:6.1%}  {number(s.flops)}FLOP  {size(s.bytes)}  {s.op}  {s.line}"
+        f"  {s.flops / total:6.1%}  {number(s.flops)}FLOP  {size(s.bytes)}  {s.op}  {short(s.line)}"
         for s in r.shares[:8]
         if s.flops
     ]
     if r.waste:
         lines += ["", "padding"]
-        lines += [f"  {w.used:6.1%} used  {w.shape}  {w.where}" for w in r.waste[:8]]
+        lines += [f"  {w.used:6.1%} used  {w.shape}  {short(w.where)}" for w in r.waste[:8]]
     return "\n".join(lines)
 
 
@@ -124,6 +125,9 @@ def where(p: Checked) -> str:
     return f"{', '.join(p.ops[:3])}  {', '.join(lines)}" + (f", in {', '.join(inside)}" if inside else "")
 
 
-def short(line: str) -> str:
-    """A line of an installed library, from its package on."""
-    return line.rpartition("site-packages/")[2]
+def short(words: str) -> str:
+    """Lines of installed libraries from their package on."""
+    return _SITE.sub("", words)
+
+
+_SITE = re.compile(r"\S*/site-packages/")

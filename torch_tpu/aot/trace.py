@@ -47,7 +47,8 @@ def trace(program: Program, example_inputs: Sequence[Any] | None) -> Traced:
     """Trace on fake tensors on "tpu", whatever device, fake or meta included, parameters and inputs are on.
 
     Parameters and buffers, also those of modules that a function refers to, are arguments. What is no tensor among the
-    inputs is a constant. TypeError for wrong inputs, and what the program itself raises.
+    inputs is a constant, and so are tensors that the program makes of numbers or refers to. TypeError for wrong inputs,
+    NotImplementedError for what depends on values, and what the program itself raises.
     """
     load_rules()
     torch.tpu.init()
@@ -82,6 +83,8 @@ def trace(program: Program, example_inputs: Sequence[Any] | None) -> Traced:
             raise NotImplementedError(
                 f"{error.func.name()} at {where}: what depends on values can't be compiled ahead of time"
             ) from error
+    for node in graph.graph.find_nodes(op="get_attr"):
+        setattr(graph, node.target, getattr(graph, node.target).detach().cpu())
     graph.graph.eliminate_dead_code()
     graph.recompile()
     names = [".".join(filter(None, key)) for key in state]
