@@ -139,7 +139,8 @@ PYBIND11_MODULE(_C, m) {
   py::class_<Program, std::shared_ptr<Program>>(m, "Program")
       .def(py::init(&make_program))
       .def_static("specialise", [](std::string name) { return special_program(std::move(name), true); })
-      .def_static("fallback", [](std::string name) { return special_program(std::move(name), false); });
+      .def_static("fallback", [](std::string name) { return special_program(std::move(name), false); })
+      .def_property_readonly("launches", [](const Program& self) { return self.launches.load(); });
 
   m.def("start", [](const std::string& path, const std::vector<std::pair<std::string, int64_t>>& options) {
     std::vector<pjrt::Option> values;

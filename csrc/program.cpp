@@ -228,6 +228,7 @@ Outputs launch(const Program& program, Call& call, const torch::jit::Stack& stac
       }
     }
     g_launches.fetch_add(1, std::memory_order_relaxed);
+    program.launches.fetch_add(1, std::memory_order_relaxed);
     owned.reserve(outputs.size());
     for (PJRT_Buffer* output : outputs) {
       owned.push_back(std::make_shared<pjrt::Buffer>(output));

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -68,6 +69,7 @@ struct Program {
   int64_t most_rows = INT64_MAX;  // what grows by rows writes them behind the operand's: its buffer has room for so many
   bool specialise = false;        // no program for padded rows: look up again with exact sizes
   bool fallback = false;          // no lowering: the user asked for the CPU
+  mutable std::atomic<int64_t> launches{0};
 };
 using ProgramPtr = std::shared_ptr<const Program>;
 

@@ -96,7 +96,7 @@ def store(name: str, plan: dict[str, Any], executable: _C.Executable | None) -> 
 def clear() -> int:
     """Delete all entries; returns how many."""
     count = 0
-    for path in _entries():
+    for path in files():
         with contextlib.suppress(OSError):
             path.unlink()
             count += 1
@@ -106,7 +106,7 @@ def clear() -> int:
 def size() -> tuple[int, int]:
     """(entries, bytes) on disk."""
     sizes = []
-    for path in _entries():
+    for path in files():
         with contextlib.suppress(OSError):
             sizes.append(path.stat().st_size)
     return len(sizes), sum(sizes)
@@ -117,7 +117,8 @@ def _path(name: str) -> Path | None:
     return None if root is None else root / name[:2] / name
 
 
-def _entries() -> list[Path]:
+def files() -> list[Path]:
+    """The files of all programs on disk."""
     root = folder()
     return [] if root is None else [p for p in root.glob("??/*") if not p.name.startswith(_UNFINISHED)]
 
@@ -140,7 +141,7 @@ def _trim_sometimes() -> None:
             return
     _drop_unfinished()
     entries = []
-    for path in _entries():
+    for path in files():
         with contextlib.suppress(OSError):
             status = path.stat()
             entries.append((status.st_mtime, status.st_size, path))

@@ -112,7 +112,7 @@ def specialised(graph: GraphModule, symbols: Symbols) -> GraphModule:
                 args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), argument)
                 made = new.create_node(node.op, node.target, args, kwargs, node.name)
             given = torch.fx.node.map_arg(node.args, lambda n: n.meta.get("val"))
-            made.meta = {"val": concrete(value, symbols), "symbolic": value, "symbolic_args": given}
+            made.meta = {**node.meta, "val": concrete(value, symbols), "symbolic": value, "symbolic_args": given}
             mapped[node] = made
     return GraphModule(root, new)
 

@@ -14,8 +14,9 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
+from .. import lines
 from . import dtypes, rows
-from ._jax import jnp
+from ._jax import jax, jnp
 from .context import context
 from .registry import DYNAMIC_RULES, HIGHER_ORDER, RULES, Rule
 
@@ -136,7 +137,9 @@ def call(node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
             return HIGHER_ORDER[op.name()](*args, **kwargs)
     if isinstance(op, OpOverload):
         fakes = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-        return lower(op, args, kwargs, fakes, out)
+        # Reports name the op and the user's line by what the program says of where its instructions come from.
+        with jax.named_scope(lines.origin(op.name(), node.meta.get("stack_trace"))):
+            return lower(op, args, kwargs, fakes, out)
     raise NotImplementedError(f"{op} inside a program is not implemented on device 'tpu'")
 
 

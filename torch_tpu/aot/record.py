@@ -1,0 +1,143 @@
+"""What a run of a script compiles and launches, with the lines it comes from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from .. import _C, compiler, eager, lines
+from ..lines import Line, Place
+from ..lowering import variants
+from ..views import ScalarOperand, TensorOperand
+
+
+@dataclass
+class Recorded:
+    """A program that was made. artifact: its portable StableHLO, None where nothing is computed. arguments: what of a
+    call decides the program, by name. step: optimizer steps before it.
+    """
+
+    op: str
+    place: Place
+    arguments: dict[str, str]
+    step: int
+    artifact: bytes | None = None
+    program: _C.Program | None = field(default=None, repr=False)
+
+    @property
+    def line(self) -> Line | None:
+        """The user's line."""
+        return self.place.line
+
+    @property
+    def launches(self) -> int:
+        """How often it was launched."""
+        return self.program.launches if self.program is not None else 0
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """An op that has no lowering."""
+
+    op: str
+    line: Line | None
+    reason: str
+
+
+class Recorder:
+    """Context manager. Inside, every program is made anew and remembered, and what has no lowering runs on the CPU.
+
+    steps: the launches of each of the `programs` so far, at the end of each optimizer step.
+    """
+
+    def __init__(self) -> None:
+        self.programs: list[Recorded] = []
+        self.unsupported: list[Unsupported] = []
+        self.steps: list[list[int]] = []
+        self._building = threading.local()
+        self._build = eager.build
+
+    def __enter__(self) -> Recorder:
+        torch.tpu.init()
+        _C.clear_programs()
+        self._build, eager.build = eager.build, self._recorded
+        compiler.observers.append(self._observe)
+        self._hook = register_optimizer_step_post_hook(self._stepped)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        eager.build = self._build
+        compiler.observers.remove(self._observe)
+        self._hook.remove()
+        _C.clear_programs()
+
+    def _recorded(self, name: str, values: list[Any], storages: list[Any], with_rows: bool, fallback: bool) -> Any:
+        """`eager.build`, remembering."""
+        place = lines.current()
+        made = Recorded(name, place, describe(name, values), len(self.steps))
+        self._building.program = made
+        try:
+            made.program = self._build(name, values, storages, with_rows, False)
+        except NotImplementedError as error:
+            self.unsupported.append(Unsupported(name, place.line, str(error)))
+            if name.startswith("torch_tpu::"):
+                raise  # a compiled graph can't run on the CPU
+            return self._build(name, values, storages, with_rows, True)
+        finally:
+            self._building.program = None
+            if made.artifact is not None:
+                self.programs.append(made)
+        return made.program
+
+    def _observe(self, artifact: bytes) -> None:
+        made = getattr(self._building, "program", None)
+        if made is not None:
+            made.artifact = artifact
+        else:
+            self.programs.append(Recorded("program", lines.current(), {}, len(self.steps), artifact))
+
+    def _stepped(self, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.steps.append([p.launches for p in self.programs])
+
+    def last_step(self) -> list[int] | None:
+        """The launches of each program from the end of the last but one optimizer step to that of the last one; None
+        if there were fewer than two."""
+        if len(self.steps) < 2:
+            return None
+        before, after = self.steps[-2:]
+        before = before + [0] * (len(self.programs) - len(before))
+        after = after + [0] * (len(self.programs) - len(after))
+        return [max(0, b - a) for a, b in zip(before, after, strict=True)]
+
+
+def describe(name: str, values: Sequence[Any]) -> dict[str, str]:
+    """What of a call's arguments decides its program, in words: `{"self": "float32[16, 64]", "dim": "1"}`."""
+    described: dict[str, str] = {}
+    for argument, value in zip(variants.find(name)._schema.arguments, values, strict=True):
+        items = value if isinstance(value, (list, tuple)) else [value]
+        if any(isinstance(x, (TensorOperand, ScalarOperand)) for x in items):
+            many = isinstance(value, (list, tuple))
+            described |= {f"{argument.name}[{i}]" if many else argument.name: _words(x) for i, x in enumerate(items)}
+        elif value is not None:
+            described[argument.name] = str(value)
+    return described
+
+
+def _words(x: Any) -> str:
+    if isinstance(x, ScalarOperand):
+        return "a number" if x.is_number else f"{_dtype(x.dtype)}[]"
+    if not isinstance(x, TensorOperand):
+        return str(x)
+    text = f"{_dtype(x.dtype)}{list(x.sizes)}"
+    contiguous = torch.empty(x.sizes, device="meta").stride()
+    return text if tuple(x.strides) == contiguous else f"{text} with strides {list(x.strides)}"
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
