@@ -17,6 +17,8 @@ NAMES = (
     "cold_start",
     "generation",
     "compiled",
+    "dynamic_shapes",
+    "repeated_layers",
 )
 
 

@@ -19,7 +19,7 @@ from . import dynamo
 from .buckets import Padded, compact
 from .program import Program, is_value
 from .sizes import Sizes, Symbolic
-from .stages import Stage, stages
+from .stages import Stage, divided
 
 dynamo.register()
 
@@ -75,7 +75,7 @@ class _Runner:
             if node.op == "get_attr" and is_value(graph, node):
                 self._new_place(node)
                 self.constants.append(getattr(graph, node.target))
-        parts, self.copies = stages(graph)
+        parts, self.copies = divided(graph)
         self.sizes = Sizes(list(self.place)[: self.inputs], graph)
         self.steps = [self._program(s) if s.is_program else self._eager(s) for s in parts]
         self.steps += [self._copy(to, value) for to, value in self.copies]

@@ -11,6 +11,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from ..lowering import interpret
 from ..lowering.registry import RULES, Rule
@@ -29,11 +30,12 @@ class Program:
     """
 
     def __init__(self, graph: GraphModule, stage: Stage, written: Sequence[tuple[Node, Node]]) -> None:
-        inside, targets, values = set(stage.nodes), [to for to, _ in written], [value for _, value in written]
+        inside, targets = set(stage.nodes), [to for to, _ in written]
         read = dict.fromkeys(n for node in stage.nodes for n in node.all_input_nodes)
         self.inputs = [n for n in read if is_value(graph, n) and n not in inside and n not in targets]
-        self.results = [n for n in stage.nodes if is_value(graph, n) and _is_read_outside(n, inside)]
-        self.graph = _part(graph, [*targets, *self.inputs], stage.nodes, [*self.results, *values])
+        self.results = stage.results
+        outputs = [*self.results, *(value for _, value in written)]
+        self.graph = _part(graph, [*targets, *self.inputs], stage.nodes, outputs)
         self.symbols = sorted(free_symbols(list(self.graph.graph.nodes)), key=str)
         with unset_fake_temporarily():
             self.op, self.padded_op = _ops(self.graph, len(self.results), self.symbols)
@@ -41,10 +43,6 @@ class Program:
     def run(self, written: list[Any], inputs: list[Any], symbols: Symbols) -> list[torch.Tensor]:
         """The results for these sizes, which the program is made for."""
         return self.op(written, inputs, [symbols[s] for s in self.symbols])
-
-
-def _is_read_outside(node: Node, inside: set[Node]) -> bool:
-    return any(user not in inside and user.target is not torch.ops.aten.copy_.default for user in node.users)
 
 
 def is_value(graph: GraphModule, node: Node) -> bool:
@@ -57,18 +55,20 @@ def is_value(graph: GraphModule, node: Node) -> bool:
 
 def _part(graph: GraphModule, inputs: Sequence[Node], nodes: Sequence[Node], outputs: Sequence[Node]) -> GraphModule:
     new, mapped = Graph(), {}
-    for node in inputs:
-        mapped[node] = new.placeholder(node.name)
-        mapped[node].meta = {"val": getattr(graph, node.target)} if node.op == "get_attr" else dict(node.meta)
 
-    def other(node: Node) -> Node:
-        """A constant, or a size: the program gets these by their symbols."""
+    def put(node: Node) -> Node:
+        """The node under a name that is the same in every part that is alike."""
         if node not in mapped:
-            mapped[node] = new.node_copy(node, other)
+            args, kwargs = map_arg((node.args, node.kwargs), put)  # constants, and sizes, which go by their symbols
+            mapped[node] = new.create_node(node.op, node.target, args, kwargs, f"v{len(mapped)}")
+            mapped[node].meta = dict(node.meta)
         return mapped[node]
 
+    for i, node in enumerate(inputs):
+        mapped[node] = new.placeholder(f"v{i}")
+        mapped[node].meta = {"val": getattr(graph, node.target)} if node.op == "get_attr" else dict(node.meta)
     for node in nodes:
-        mapped[node] = new.node_copy(node, other)
+        put(node)
     new.output(tuple(mapped[n] for n in outputs))
     return GraphModule(graph, new)
 
@@ -127,8 +127,9 @@ def _digest(program: GraphModule, results: int) -> str:
 
 
 def _description(program: GraphModule) -> list[Any]:
-    parts: list[Any] = [program.code]
+    parts: list[Any] = []
     for node in program.graph.nodes:
+        parts.append((node.op, node.name, str(node.target), str(node.args), str(node.kwargs)))
         leaves = pytree.tree_leaves(node.meta.get("val"))
         parts += [(tuple(x.shape), x.stride(), x.dtype) for x in leaves if isinstance(x, torch.Tensor)]
         if node.op == "get_attr":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 from .. import host
 from ..lowering import interpret
 from ..lowering.registry import HIGHER_ORDER, RULES
+from .repeats import split, token
 from .sizes import Symbolic
 
 Copies = list[tuple[Node, Node]]
@@ -28,21 +29,21 @@ Copies = list[tuple[Node, Node]]
 class Stage:
     """Nodes in their order.
 
-    is_program: they are one XLA program. last_reader: of each input of the graph, the last stage that reads it.
+    is_program: they are one XLA program. results: the nodes whose values others may read, the same in alike stages.
+    later: what the stages after this one read.
     """
 
-    number: int
     nodes: list[Node]
     is_program: bool
-    last_reader: dict[Node, int]
+    results: list[Node] = field(default_factory=list)
+    later: set[Node] = field(default_factory=set)
 
     def may_write(self, to: Node, value: Node) -> bool:
         """Whether the program of this stage may give an input of the graph its new value."""
-        on_device = to.meta["val"].device.type == "tpu"
-        return on_device and value in self.nodes and self.last_reader.get(to, 0) <= self.number
+        return to.meta["val"].device.type == "tpu" and value in self.nodes and to not in self.later
 
 
-def stages(graph: GraphModule) -> tuple[list[Stage], Copies]:
+def divided(graph: GraphModule) -> tuple[list[Stage], Copies]:
     """The stages of a graph, in order, and what is copied to its inputs at its end: (input, its new value)."""
     copies: Copies = []
     number: dict[Node, int] = {}
@@ -61,13 +62,33 @@ def stages(graph: GraphModule) -> tuple[list[Stage], Copies]:
             number[node] = least + (least % 2 != kinds[node])
             if _is_random(node):
                 random_stage = number[node]
-    last_reader: dict[Node, int] = defaultdict(int)
-    for node, n in number.items():
-        for source in node.all_input_nodes:
-            last_reader[source] = max(last_reader[source], n)
-    found = sorted(set(number.values()))
-    nodes = {n: [x for x in number if number[x] == n] for n in found}
-    return [Stage(n, nodes[n], n % 2 == 1, last_reader) for n in found], copies
+    found: list[Stage] = []
+    for n in sorted(set(number.values())):
+        nodes = [x for x in number if number[x] == n]
+        found += _programs(split(nodes)) if n % 2 else [Stage(nodes, False)]
+    read: set[Node] = set()
+    for stage in reversed(found):
+        stage.later = set(read)
+        read.update(x for node in stage.nodes for x in node.all_input_nodes)
+    return found, copies
+
+
+def _programs(parts: Sequence[list[Node]]) -> list[Stage]:
+    """A stage for each part. Which values are read outside may differ between layers: alike ones give all of them."""
+    read: dict[Any, set[int]] = defaultdict(set)
+    for part in parts:
+        inside = set(part)
+        read[_kind(part)].update(i for i, node in enumerate(part) if _is_read_outside(node, inside))
+    return [Stage(part, True, [part[i] for i in sorted(read[_kind(part)])]) for part in parts]
+
+
+def _kind(part: Sequence[Node]) -> Any:
+    return tuple(map(token, part))
+
+
+def _is_read_outside(node: Node, inside: set[Node]) -> bool:
+    is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
+    return is_tensor and any(u not in inside and u.target is not torch.ops.aten.copy_.default for u in node.users)
 
 
 def _computes(node: Node) -> bool:
