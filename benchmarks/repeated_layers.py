@@ -1,7 +1,7 @@
 """What the number of layers costs: `python benchmarks/repeated_layers.py`.
 
-Lowering and XLA's compilation of forward and backward of a Llama of 2 and of 32 layers, 256 wide, in an empty cache, and
-the step of that of 32 layers against one whose forward and backward are a single program each. A process for each.
+Lowering and XLA's compilation of forward and backward of a Llama of 2 and of 32 layers, 256 wide, in an empty cache,
+and the step of that of 32 layers against one whose forward and backward are a single program each. A process for each.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import compiled
 import torch
@@ -55,8 +56,8 @@ def measure(layers: int, whole: bool) -> None:
 
 def run(layers: int, whole: bool) -> tuple[float, int, float]:
     """`measure` in a process of its own."""
-    path = [p for p in sys.path if p.endswith("benchmarks")][0]
-    code = f"import sys; sys.path.insert(0, {path!r}); import repeated_layers as r; r.measure({layers}, {whole})"
+    here = str(Path(__file__).parent)
+    code = f"import sys; sys.path.insert(0, {here!r}); import repeated_layers as r; r.measure({layers}, {whole})"
     return tuple(json.loads(python(code, TORCH_TPU_CACHE_DIR="").strip().splitlines()[-1]))
 
 
