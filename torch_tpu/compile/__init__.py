@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from ..lowering import load_rules
-from . import dynamo
+from . import checkpoint, dynamo
 from .program import Program, is_value
 from .sizes import Sizes, Symbolic
 from .stages import Stage, stages
@@ -53,6 +53,7 @@ def compile_graph(graph: GraphModule, inputs: Sequence[Any]) -> Callable[[list[A
     """A functional graph of aten ops, with `copy_` to its inputs at the end, as a function of a list of its inputs,
     which it empties, to a list of its outputs. Programs are made at the first call.
     """
+    checkpoint.give_values(graph)
     return _Runner(graph).function()
 
 

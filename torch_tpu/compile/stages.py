@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 from .. import host
 from ..lowering import interpret
 from ..lowering.registry import HIGHER_ORDER, RULES
+from . import checkpoint
 from .sizes import Symbolic
 
 Copies = list[tuple[Node, Node]]
@@ -81,7 +82,8 @@ def _is_program(node: Node) -> bool:
     if _is_getitem(node):
         return _is_program(node.args[0])
     if isinstance(node.target, HigherOrderOperator):
-        if node.target.name() not in HIGHER_ORDER:
+        op = checkpoint.wrapped_op(node)
+        if node.target.name() not in HIGHER_ORDER or (op is not None and op.name() not in RULES):
             return False
     elif not (isinstance(node.target, OpOverload) and _has_lowering(node.target)):
         return False
@@ -118,4 +120,5 @@ def _is_dense(x: torch.Tensor) -> bool:
 
 
 def _is_random(node: Node) -> Any:
-    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    op = checkpoint.wrapped_op(node) or node.target
+    return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
