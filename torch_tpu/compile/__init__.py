@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from ..lowering import load_rules
-from . import checkpoint, dynamo
+from . import aliases, checkpoint, dynamo
 from .program import Program, is_value
 from .sizes import Sizes, Symbolic
 from .stages import Stage, stages
@@ -37,6 +37,7 @@ def backend(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callab
     load_rules()
     made = aot_autograd(
         fw_compiler=compile_graph,
+        inference_compiler=compile_inference,
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
@@ -55,6 +56,12 @@ def compile_graph(graph: GraphModule, inputs: Sequence[Any]) -> Callable[[list[A
     """
     checkpoint.give_values(graph)
     return _Runner(graph).function()
+
+
+def compile_inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
+    """`compile_graph` for a graph that no backward follows."""
+    aliases.share_storage(graph)
+    return compile_graph(graph, inputs)
 
 
 class _Runner:

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import resolve_unbacked_bindings
 
 Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 Symbols = dict[Any, int]
@@ -19,6 +21,7 @@ class Sizes:
 
     def __init__(self, placeholders: Sequence[Node], graph: GraphModule) -> None:
         self._sources: list[tuple[Any, int, int]] = []  # (symbol, input, dimension or -1 for a number)
+        _resolve_unbacked(graph)
         found = set()
         for i, node in enumerate(placeholders):
             for dim, size in _sizes(node.meta["val"]):
@@ -41,6 +44,15 @@ class Sizes:
     def evaluate(value: Any, symbols: Symbols) -> Any:
         """A symbolic number as a number."""
         return number(value, symbols)
+
+
+def _resolve_unbacked(graph: GraphModule) -> None:
+    """The symbols that nodes define, by the names that later nodes know them by: tracing makes some twice."""
+    for node in graph.graph.nodes:
+        if bindings := node.meta.get("unbacked_bindings"):
+            mode = detect_fake_mode(node.meta["val"])
+            shape_env = mode.shape_env if mode else node.meta["val"].node.shape_env
+            node.meta["unbacked_bindings"] = resolve_unbacked_bindings(shape_env, bindings)
 
 
 def _sizes(value: Any) -> list[tuple[int, torch.SymInt]]:

@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 from .. import host
 from ..lowering import interpret
 from ..lowering.registry import HIGHER_ORDER, RULES
-from . import checkpoint
+from . import aliases, checkpoint
 from .sizes import Symbolic
 
 Copies = list[tuple[Node, Node]]
@@ -47,6 +47,7 @@ def stages(graph: GraphModule) -> tuple[list[Stage], Copies]:
     """The stages of a graph, in order, and what is copied to its inputs at its end: (input, its new value)."""
     copies: Copies = []
     number: dict[Node, int] = {}
+    known: dict[Node, int] = {}  # the stage after which a size is
     kinds = {n: _is_program(n) for n in graph.graph.nodes if _computes(n)}
     random_stage = 0
     for node in graph.graph.nodes:
@@ -56,12 +57,14 @@ def stages(graph: GraphModule) -> tuple[list[Stage], Copies]:
             copies.append((to, value))
         elif node in kinds:
             # Programs have odd numbers. A node comes no earlier than what it reads, and random ones keep their order.
-            least = max((number.get(n, 0) for n in node.all_input_nodes), default=0)
+            least = max((number.get(n, known.get(n, 0)) for n in node.all_input_nodes), default=0)
             if _is_random(node):
                 least = random_stage = max(least, random_stage)
             number[node] = least + (least % 2 != kinds[node])
             if _is_random(node):
                 random_stage = number[node]
+        else:
+            known[node] = max((number.get(n, known.get(n, 0)) for n in node.all_input_nodes), default=0)
     last_reader: dict[Node, int] = defaultdict(int)
     for node, n in number.items():
         for source in node.all_input_nodes:
@@ -77,7 +80,7 @@ def _computes(node: Node) -> bool:
 
 
 def _is_program(node: Node) -> bool:
-    if node.meta.get("unbacked_bindings"):
+    if node.meta.get("unbacked_bindings") or aliases.VIEW in node.meta:
         return False
     if _is_getitem(node):
         return _is_program(node.args[0])
@@ -87,10 +90,11 @@ def _is_program(node: Node) -> bool:
             return False
     elif not (isinstance(node.target, OpOverload) and _has_lowering(node.target)):
         return False
-    made = [x for x in pytree.tree_leaves(node.meta["val"]) if isinstance(x, torch.Tensor)]
+    made = [x for x in pytree.tree_leaves(node.meta.get("val")) if isinstance(x, torch.Tensor)]
     read = [n.meta.get("val") for n in node.all_input_nodes if n.op != "get_attr"]
     read = [x for x in read if isinstance(x, torch.Tensor) and x.ndim]
-    return all(x.device.type == "tpu" for x in (*made, *read)) and not _is_strided_view(node, made)
+    on_device = all(x.device.type == "tpu" for x in (*made, *read))
+    return bool(made) and on_device and not _is_strided_view(node, made)
 
 
 def _is_getitem(node: Node) -> bool:
