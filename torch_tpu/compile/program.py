@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..lowering import interpret
 from ..lowering.registry import RULES, Rule
-from .sizes import concrete, free_symbols, specialised
+from .sizes import Symbolic, concrete, free_symbols, number, specialised
 from .stages import Stage
 
 _library = torch.library.Library("torch_tpu", "FRAGMENT")
@@ -57,7 +57,13 @@ def _part(graph: GraphModule, inputs: Sequence[Node], nodes: Sequence[Node], out
 
     def other(node: Node) -> Node:
         """A constant, or a size: the program gets these by their symbols."""
-        if node not in mapped:
+        value = node.meta.get("val")
+        if node not in mapped and isinstance(value, Symbolic):
+            if not value.node.expr.free_symbols:
+                return number(value, {})
+            mapped[node] = new.placeholder(node.name)
+            mapped[node].meta = {"val": value}
+        elif node not in mapped:
             mapped[node] = new.node_copy(node, other)
         return mapped[node]
 
@@ -115,6 +121,7 @@ def _description(program: GraphModule) -> list[Any]:
     for node in program.graph.nodes:
         leaves = pytree.tree_leaves(node.meta.get("val"))
         parts += [(tuple(x.shape), x.stride(), x.dtype) for x in leaves if isinstance(x, torch.Tensor)]
+        parts += [str(x) for x in leaves if isinstance(x, Symbolic)]
         if node.op == "get_attr":
             value = getattr(program, node.target)
             if isinstance(value, GraphModule):
