@@ -6,9 +6,11 @@ import functools
 from typing import Any
 
 import torch
+from torch.nn.attention import flex_attention
 
 _Inductor = torch._TorchCompileInductorWrapper
 _inductor_init, _inductor_call = _Inductor.__init__, _Inductor.__call__
+_flex_validate_device = flex_attention._validate_device
 _dlpack, _dlpack_device = torch.Tensor.__dlpack__, torch.Tensor.__dlpack_device__
 
 
@@ -16,6 +18,7 @@ def apply() -> None:
     """Apply all patches."""
     torch.Tensor.__dlpack__ = _export
     torch.Tensor.__dlpack_device__ = _export_device
+    flex_attention._validate_device = _flex_on_device
     torch._TorchCompileInductorWrapper.__init__ = _init_default_backend
     torch._TorchCompileInductorWrapper.__call__ = _call_default_backend
 
@@ -59,3 +62,12 @@ def _call_default_backend(self: Any, graph: Any, inputs: Any, **kwargs: Any) -> 
     if is_on_device(graph):
         return backend(graph, inputs, **self.asked)
     return _inductor_call(self, graph, inputs, **kwargs)
+
+
+# flex_attention names the devices that it takes.
+
+
+@functools.wraps(_flex_validate_device)
+def _flex_on_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    if query.device.type != "tpu":
+        _flex_validate_device(query, key, value)

@@ -277,12 +277,14 @@ def _as_eager(op: OpInfo, sample: SampleInput) -> int:
     """1 if compiled code gives what the device gives eagerly, 0 if it raises eagerly."""
     torch._dynamo.reset()
     compiled = torch.compile(lambda value, args, kwargs: op(value, *args, **kwargs), dynamic=False)
-    expected, error = _attempt(lambda s: _with_gradients(op, s), to_tpu(sample), "tpu")
-    if error is not None:
+    run = functools.partial(_with_gradients, lambda value, *args, **kwargs: compiled(value, args, kwargs))
+    try:
+        expected = _run(functools.partial(_with_gradients, op), to_tpu(sample), "tpu")
+    except Exception:  # noqa: BLE001 - the other kinds of checks look at that
         return 0
-    run = lambda s: _with_gradients(lambda value, *args, **kwargs: compiled(value, args, kwargs), s)  # noqa: E731
-    got, error = _attempt(run, to_tpu(sample), "tpu")
-    if error is not None:
+    try:
+        got = _run(run, to_tpu(sample), "tpu")
+    except Exception as error:
         raise Wrong(f"{_brief(error)}; {_describe(sample)}") from error
     on = next((x.device.type for x in inputs.tensors(expected)), "tpu")
     expected = pytree.tree_map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, expected)

@@ -35,6 +35,9 @@ class Program:
         self.symbols = sorted(free_symbols(list(self.graph.graph.nodes)), key=str)
         with unset_fake_temporarily():
             self.op = _op(self.graph, len(self.results), self.symbols)
+            if not targets and not self.inputs:
+                made = pytree.tree_leaves([n.meta["val"] for n in self.results])
+                self.op = _anchored(self.op, made[0].device)
 
 
 def _is_read_outside(node: Node, inside: set[Node]) -> bool:
@@ -86,6 +89,12 @@ def _op(program: GraphModule, results: int, symbols: Sequence[Any]) -> Callable[
         return concrete(promised, dict(zip(symbols, sizes, strict=True)), "meta")
 
     return define(name, lower, promise, results)
+
+
+def _anchored(op: Callable[..., Any], device: torch.device) -> Callable[..., list[torch.Tensor]]:
+    """The op of a program that takes no tensors: one that it doesn't read says where it runs."""
+    anchor = torch.empty(0, device=device)
+    return lambda written, inputs, sizes: op(written, [anchor], sizes)
 
 
 def define(
