@@ -105,7 +105,11 @@ class Pair(NamedTuple):
 def test_containers_in_and_out() -> None:
     def run(batch: dict[str, Any], pair: Pair) -> dict[str, Any]:
         ids = [x + len(batch) for x in batch["list"]]
-        return {"pair": Pair(pair.right, pair.left * 2), "nested": (ids, {"n": 3, "none": None}), "text": len(batch["name"])}
+        return {
+            "pair": Pair(pair.right, pair.left * 2),
+            "nested": (ids, {"n": 3, "none": None}),
+            "text": len(batch["name"]),
+        }
 
     batch = {"list": [device_tensor(2), device_tensor(3)], "name": ()}
     assert_as_eager(run, batch, Pair(device_tensor(2, grad=True), device_tensor(1)))
@@ -163,7 +167,11 @@ def test_empty_tensors() -> None:
 
 
 def test_results_without_any_tensor_of_the_device() -> None:
-    assert torch.compile(lambda x: (x.shape, x.device, None), fullgraph=True)(device_tensor(2)) == ((2,), torch.device("tpu:0"), None)
+    assert torch.compile(lambda x: (x.shape, x.device, None), fullgraph=True)(device_tensor(2)) == (
+        (2,),
+        torch.device("tpu:0"),
+        None,
+    )
 
 
 def test_memory_formats_of_results() -> None:
@@ -171,4 +179,6 @@ def test_memory_formats_of_results() -> None:
     weight = device_tensor(5, 3, 3, 3, grad=True)
     result = assert_as_eager(torch.nn.functional.conv2d, x, weight, rtol=1e-4, atol=1e-5)
     assert result.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(torch.compile(lambda x: x.permute(3, 0, 1, 2) + 1)(x).stride(), (x.permute(3, 0, 1, 2) + 1).stride())
+    torch.testing.assert_close(
+        torch.compile(lambda x: x.permute(3, 0, 1, 2) + 1)(x).stride(), (x.permute(3, 0, 1, 2) + 1).stride()
+    )

@@ -70,7 +70,9 @@ def test_map() -> None:
     def run(xs: Tensor, y: Tensor) -> Tensor:
         return map(lambda x, y: (x * y).sin(), xs, y)
 
-    assert_as_eager(run, torch.randn(4, 3, device="tpu", requires_grad=True), torch.randn(3, device="tpu", requires_grad=True))
+    assert_as_eager(
+        run, torch.randn(4, 3, device="tpu", requires_grad=True), torch.randn(3, device="tpu", requires_grad=True)
+    )
 
 
 def test_loops_in_conditions_in_loops() -> None:

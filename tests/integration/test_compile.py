@@ -46,8 +46,8 @@ def test_transformers_train_as_eagerly(name: str) -> None:
 
 
 def trained(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> dict[str, Any]:
-    """Losses of three steps, and the state after."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-4)
+    """Losses of three steps, and the state after. AdamW would make much of the rounding of the smallest gradients."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
     losses = []
     for _ in range(3):
         value = loss(model)
@@ -79,7 +79,7 @@ def _torchvision(name: str, **options: Any) -> nn.Module:
 
 
 VISION: dict[str, Callable[[], nn.Module]] = {
-    "timm vit": lambda: _timm("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, embed_dim=48),
+    "timm vit": lambda: _timm("vit_tiny_patch16_224", img_size=64, patch_size=16, depth=2, embed_dim=48),
     "timm resnet": lambda: _timm("resnet10t"),
     "timm convnext": lambda: _timm("convnext_atto", depths=(1, 1, 1, 1), dims=(8, 16, 24, 32)),
     "torchvision resnet": lambda: _torchvision("resnet18"),
@@ -87,12 +87,10 @@ VISION: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n == "timm vit" else [pytest.mark.slow]) for n in VISION]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "timm vit" else [pytest.mark.slow]) for n in VISION])
 def test_vision_models_train_as_eagerly(name: str) -> None:
     model = VISION[name]().to("tpu").train()
-    images, labels = torch.randn(4, 3, 32, 32, device="tpu"), torch.tensor([0, 3, 1, 4], device="tpu")
+    images, labels = torch.randn(4, 3, 64, 64, device="tpu"), torch.tensor([0, 3, 1, 4], device="tpu")
     assert_trains_as_eagerly(model, lambda m: nn.functional.cross_entropy(m(images), labels))
 
 

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import torch
-from torch._dynamo import device_interface
+from torch._dynamo import decorators, device_interface
 from torch._dynamo.variables.optimizer import OptimizerVariable
 from torch._subclasses import fake_impls
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
@@ -61,6 +61,9 @@ def register() -> None:
         theirs = fake_impls.op_implementations_dict[op]
         fake_impls.op_implementations_dict[op] = functools.partial(_convolution, theirs)
     fake_impls.register_op_impl(torch.ops.aten._grouped_mm.default)(_grouped_mm)
+    for name in ("manual_seed", "manual_seed_all", "get_rng_state", "set_rng_state"):
+        # Nothing to compile, and they are called where no tensor may be looked at (torch.testing's freeze_rng_state).
+        decorators.skip(getattr(torch.tpu, name))
 
 
 _set_capturable_elsewhere = OptimizerVariable._set_capturable

@@ -169,9 +169,7 @@ class Tiles:
         """A product whose operands with a "g" in the equation have heads [H], as its result has."""
         sides = equation.split("->")[0].split(",")
         operands = [self._grouped(x) if "g" in side else x for x, side in zip((a, b), sides, strict=True)]
-        made = jnp.einsum(
-            equation, *operands, precision=precision(*operands), preferred_element_type=self.work
-        )
+        made = jnp.einsum(equation, *operands, precision=precision(*operands), preferred_element_type=self.work)
         return made.reshape(made.shape[0], -1, *made.shape[3:]) if "g" in equation.split("->")[1] else made
 
     def _grouped(self, x: Any) -> Any:
@@ -185,8 +183,9 @@ class Tiles:
         """`total`, a gradient of keys or values, with a tile's part added at tile column j."""
         part = self.product(equation, a, b)
         part = part.sum(0, keepdims=True) if total.shape[0] < part.shape[0] else part
-        at = (0, 0, j * self.column_size, 0)
-        return lax.dynamic_update_slice(total, lax.dynamic_slice(total, at, part.shape) + part, at)
+        at = j * self.column_size
+        part = part + lax.dynamic_slice_in_dim(total, at, self.column_size, 2)
+        return lax.dynamic_update_slice_in_dim(total, part, at, 2)
 
     def zeros_like_keys(self, x: Any) -> Any:
         return jnp.zeros((*x.shape[:2], self.column_size * self.column_count, x.shape[3]), self.work)
@@ -272,9 +271,7 @@ def _on_indices(graph: GraphModule, buffers: Sequence[Any]) -> Callable[..., Any
     return _over_all(lambda b, h, q, k: interpret.interpret(graph, [b, h, q, k, *buffers])[0], 0)
 
 
-def _on_scores(
-    graph: GraphModule, work: Any, buffers: Sequence[Any], gradients: bool = False
-) -> Callable[..., Any]:
+def _on_scores(graph: GraphModule, work: Any, buffers: Sequence[Any], gradients: bool = False) -> Callable[..., Any]:
     """`score_mod` on a tile: (scores, rows, columns) to scores. Or its gradients: (scores, rows, columns, gradient) to
     (gradient, [those of the buffers, None where there is none])."""
     graph = _computing_in(graph, dtypes.to_torch(jnp.dtype(work)), (0, 5) if gradients else (0,))
@@ -300,7 +297,9 @@ def _computing_in(graph: GraphModule, dtype: torch.dtype, scores: Sequence[int])
         return graph
     made = GraphModule(graph, copy.deepcopy(graph.graph))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fakes = [torch.empty(x.shape, dtype=dtype if i in scores else x.dtype, device=x.device) for i, x in enumerate(inputs)]
+        fakes = [
+            torch.empty(x.shape, dtype=dtype if i in scores else x.dtype, device=x.device) for i, x in enumerate(inputs)
+        ]
         FakeTensorProp(made, mode).propagate_dont_convert_inputs(*fakes)
     return made
 
@@ -315,7 +314,9 @@ def zeros_and_scatter(shape: Sequence[int], indices: Sequence[Any], values: Any)
 
     @scatter.def_vmap
     def rule(size: int, batched: Sequence[bool], values: Any, *indices: Any) -> tuple[Any, bool]:
-        spread = [x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in zip((values, *indices), batched, strict=True)]
+        spread = [
+            x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in zip((values, *indices), batched, strict=True)
+        ]
         return scatter(*spread), False
 
     return scatter(values, *jnp.broadcast_arrays(*indices) if indices else ())
