@@ -10,7 +10,7 @@ import torch.utils._pytree as pytree
 
 
 def outcome(fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
-    """The results of a call on copies of `args`, seeded; the arguments after it; gradients of the results' weighted sum."""
+    """Of a seeded call on copies of `args`: results, the arguments after it, gradients of the results' weighted sum."""
     own = pytree.tree_map(_copy, args)
     torch.manual_seed(0)
     results = fn(*own)

@@ -19,10 +19,27 @@ def test_cond(sign: float) -> None:
     assert_as_eager(run, torch.full((3,), sign, device="tpu", requires_grad=True), weight)
 
 
-def test_cond_keeps_random_numbers_outside() -> None:
-    run = torch.compile(lambda x: cond(x.sum() > 0, lambda x: torch.rand_like(x), lambda x: x + 1, (x,)))
-    with pytest.raises(Exception, match="random numbers inside torch.cond"):
-        run(torch.ones(3, device="tpu"))
+def test_random_numbers_inside_are_those_of_eager() -> None:
+    def run(x: Tensor) -> Tensor:
+        return cond(x.sum() > 0, lambda x: torch.rand_like(x) + x, lambda x: x + 1, (x * 2,)) + torch.rand_like(x)
+
+    for sign in (1.0, -1.0):
+        assert_as_eager(run, torch.full((3,), sign, device="tpu"))
+
+
+@torch.library.custom_op("torch_tpu_tests::halved", mutates_args=())
+def halved(x: Tensor) -> Tensor:
+    """x / 2, through NumPy."""
+    return torch.from_numpy(x.cpu().numpy() / 2).to(x.device)
+
+
+@halved.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_custom_ops_inside() -> None:
+    assert_as_eager(lambda x: cond(x.sum() > 0, lambda x: halved(x), lambda x: -x, (x,)), torch.ones(3, device="tpu"))
 
 
 def test_while_loop() -> None:
@@ -32,6 +49,22 @@ def test_while_loop() -> None:
 
     count, x = assert_as_eager(run, torch.ones(2, device="tpu"), torch.tensor(100.0, device="tpu"))
     assert count.item() == 6 and x.tolist() == [64.0, 64.0]
+
+
+def test_gradient_of_a_while_loop() -> None:
+    def run(x: Tensor, limit: Tensor) -> Tensor:
+        count = torch.zeros((), dtype=torch.int64, device=x.device)
+        return while_loop(lambda n, x: n < limit, lambda n, x: (n + 1, (x * 2).sin()), (count, x))[1]
+
+    def unrolled(x: Tensor) -> Tensor:
+        for _ in range(5):
+            x = (x * 2).sin()
+        return x
+
+    x, y = (torch.tensor([1.0, 0.3], device="tpu", requires_grad=True) for _ in range(2))
+    torch.compile(run, fullgraph=True)(x, torch.tensor(5, device="tpu")).sum().backward()
+    unrolled(y).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
 
 
 def test_scan() -> None:
@@ -70,9 +103,8 @@ def test_map() -> None:
     def run(xs: Tensor, y: Tensor) -> Tensor:
         return map(lambda x, y: (x * y).sin(), xs, y)
 
-    assert_as_eager(
-        run, torch.randn(4, 3, device="tpu", requires_grad=True), torch.randn(3, device="tpu", requires_grad=True)
-    )
+    xs, y = (torch.randn(*sizes, device="tpu", requires_grad=True) for sizes in ((4, 3), (3,)))
+    assert_as_eager(run, xs, y)
 
 
 def test_loops_in_conditions_in_loops() -> None:

@@ -57,9 +57,8 @@ def reference(q: Tensor, k: Tensor, v: Tensor, score_mod: Function | None, mask_
     return torch.softmax(scores, -1).nan_to_num() @ v
 
 
-def mask(
-    fn: Function | None, rows: int, columns: int, device: str = "tpu", heads: int | None = None
-) -> BlockMask | None:
+def mask(fn: Function | None, rows: int, columns: int, device: str = "tpu", heads: Any = None) -> Any:
+    """The block mask of a function, if there is one."""
     return fn and create_block_mask(fn, None, heads, rows, columns, device=device)
 
 

@@ -47,7 +47,7 @@ def test_transformers_train_as_eagerly(name: str) -> None:
 
 def trained(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> dict[str, Any]:
     """Losses of three steps, and the state after. AdamW would make much of the rounding of the smallest gradients."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     losses = []
     for _ in range(3):
         value = loss(model)

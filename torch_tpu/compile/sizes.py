@@ -77,7 +77,7 @@ def free_symbols(nodes: Sequence[Node]) -> set[Any]:
     for node in nodes:
         for leaf in pytree.tree_leaves(node.meta.get("val")):
             is_tensor = isinstance(leaf, torch.Tensor)
-            numbers = [*leaf.shape, *leaf.stride(), leaf.storage_offset()] if is_tensor else [leaf]
+            numbers = [*leaf.shape, *leaf.stride()] if is_tensor else [leaf]
             for n in numbers:
                 if isinstance(n, Symbolic):
                     found |= n.node.expr.free_symbols

@@ -86,7 +86,8 @@ def _is_program(node: Node) -> bool:
         return _is_program(node.args[0])
     if isinstance(node.target, HigherOrderOperator):
         op = checkpoint.wrapped_op(node)
-        if node.target.name() not in HIGHER_ORDER or (op is not None and op.name() not in RULES):
+        inside = all(_is_lowered(g, node.target.name() in _CONTROL_FLOW) for g in _graphs_inside(node))
+        if node.target.name() not in HIGHER_ORDER or not inside or (op is not None and op.name() not in RULES):
             return False
     elif not (isinstance(node.target, OpOverload) and _has_lowering(node.target)):
         return False
@@ -95,6 +96,34 @@ def _is_program(node: Node) -> bool:
     read = [x for x in read if isinstance(x, torch.Tensor) and x.ndim]
     on_device = all(x.device.type == "tpu" for x in (*made, *read))
     return bool(made) and on_device and not _is_strided_view(node, made)
+
+
+# How often what is inside runs is only known at run time, and so how many random numbers it draws.
+_CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "associative_scan", "map_impl"})
+
+
+def _graphs_inside(node: Node) -> list[GraphModule]:
+    found = [getattr(node.graph.owning_module, n.target) for n in node.all_input_nodes if n.op == "get_attr"]
+    return [g for g in found if isinstance(g, GraphModule)]
+
+
+def _is_lowered(graph: GraphModule, is_control_flow: bool) -> bool:
+    """Whether the graph of a higher-order op can be part of a program."""
+    for node in graph.graph.nodes:
+        if node.op != "call_function" or _is_getitem(node) or isinstance(node.meta.get("val"), Symbolic):
+            lowered = not node.meta.get("unbacked_bindings") and node.target not in _READS_VALUES
+        elif isinstance(node.target, HigherOrderOperator):
+            lowered = node.target.name() in HIGHER_ORDER and all(
+                _is_lowered(g, is_control_flow) for g in _graphs_inside(node)
+            )
+        else:
+            lowered = isinstance(node.target, OpOverload) and _has_lowering(node.target)
+        if not lowered or (is_control_flow and _is_random(node)):
+            return False
+    return True
+
+
+_READS_VALUES = frozenset({torch.ops.aten._local_scalar_dense.default})
 
 
 def _is_getitem(node: Node) -> bool:

@@ -207,7 +207,7 @@ class Tiles:
 
     @cached_property
     def kinds(self) -> Any:
-        """int8[B or 1, H or 1, block rows, block columns]: 0 for blocks without scores, 1 where `mask_mod` says, 2 full."""
+        """int8[B or 1, H or 1, block rows, block columns]: 0 for blocks left out, 1 where `mask_mod` says, 2 full."""
         _, _, counts, indices, full_counts, full_indices, *_ = self.block_mask
         kinds = _listed(counts, indices).astype(jnp.int8)
         if full_counts is not None:
@@ -251,7 +251,7 @@ def _padded(x: Any, length: int) -> Any:
 
 
 def _listed(counts: Any, indices: Any) -> Any:
-    """bool[B, H, rows, columns] from how many blocks a row of blocks has, and which: the first ones of [.., columns]."""
+    """bool[B, H, rows, columns] from how many blocks a row of blocks has, and which: the first ones of `indices`."""
     valid = jnp.arange(indices.shape[-1]) < counts[..., None]
     b, h, r = (lax.broadcasted_iota(jnp.int32, indices.shape, i) for i in range(3))
     return jnp.zeros(indices.shape, bool).at[b, h, r, indices].max(valid)
@@ -261,7 +261,7 @@ def _listed(counts: Any, indices: Any) -> Any:
 
 
 def _over_all(fn: Callable[..., Any], whole: int, outs: Any = 0) -> Callable[..., Any]:
-    """`fn` of scalars over [B, H, rows, columns]; after b, h, row, column come `whole` arguments given for each score."""
+    """`fn` of scalars over [B, H, rows, columns]; after b, h, row, column come `whole` others, one a score."""
     for axes in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)):
         fn = jax.vmap(fn, in_axes=(*axes, *[0] * whole), out_axes=outs)
     return fn
@@ -291,15 +291,14 @@ def _on_scores(graph: GraphModule, work: Any, buffers: Sequence[Any], gradients:
 
 
 def _computing_in(graph: GraphModule, dtype: torch.dtype, scores: Sequence[int]) -> GraphModule:
-    """The graph with scores (the placeholders at these positions) of a dtype: it was traced with that of the queries."""
+    """The graph with scores, the placeholders at these positions, of a dtype: it was traced with that of queries."""
     inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
     if all(inputs[i].dtype == dtype for i in scores):
         return graph
+    kinds = [dtype if i in scores else x.dtype for i, x in enumerate(inputs)]
     made = GraphModule(graph, copy.deepcopy(graph.graph))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fakes = [
-            torch.empty(x.shape, dtype=dtype if i in scores else x.dtype, device=x.device) for i, x in enumerate(inputs)
-        ]
+        fakes = [torch.empty(x.shape, dtype=d, device=x.device) for x, d in zip(inputs, kinds, strict=True)]
         FakeTensorProp(made, mode).propagate_dont_convert_inputs(*fakes)
     return made
 
@@ -314,9 +313,8 @@ def zeros_and_scatter(shape: Sequence[int], indices: Sequence[Any], values: Any)
 
     @scatter.def_vmap
     def rule(size: int, batched: Sequence[bool], values: Any, *indices: Any) -> tuple[Any, bool]:
-        spread = [
-            x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in zip((values, *indices), batched, strict=True)
-        ]
+        given = zip((values, *indices), batched, strict=True)
+        spread = [x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in given]
         return scatter(*spread), False
 
     return scatter(values, *jnp.broadcast_arrays(*indices) if indices else ())
