@@ -9,6 +9,8 @@ import torch
 from alike import assert_as_eager
 from torch import Tensor, nn
 
+from torch_tpu import cache, compiler
+
 
 def graphs(fn: Any, *args: Any) -> int:
     """How many graphs a function is compiled to."""
@@ -163,21 +165,31 @@ def test_nested_modules_and_tied_weights() -> None:
     torch.testing.assert_close(*gradients)
 
 
-def test_matmul_precision_is_that_of_the_call() -> None:
-    """The setting is guarded on: other precision, other program."""
-    a, b = torch.randn(64, 64, device="tpu"), torch.randn(64, 64, device="tpu")
-    programs = []
-    from torch_tpu import compiler
-
-    compiler.observers.append(programs.append)
+def test_matmul_precision_is_that_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another precision is another program, and the former one's comes back with it."""
+    programs: list[bytes] = []
+    run = torch.compile(lambda a, b: (a @ b).sin(), fullgraph=True)
+    a, b = torch.randn(16, 17, device="tpu"), torch.randn(17, 18, device="tpu")
+    monkeypatch.setattr(compiler, "observers", [*compiler.observers, programs.append])
+    monkeypatch.setattr(cache, "load", lambda key: None)  # what other runs compiled
     before = torch.get_float32_matmul_precision()
     try:
-        for precision in ("highest", "medium"):
+        for precision in ("highest", "medium", "highest"):
             torch.set_float32_matmul_precision(precision)
-            assert_as_eager(lambda a, b: (a @ b).sin(), a, b)
+            run(a, b)
     finally:
         torch.set_float32_matmul_precision(before)
-        compiler.observers.remove(programs.append)
+    texts = [str(_module(p)) for p in programs]
+    assert len(texts) == 2
+    assert "HIGHEST" in texts[0] and "HIGHEST" not in texts[1]
+
+
+def _module(program: bytes) -> Any:
+    from jax._src.lib.mlir.dialects import hlo
+    from jaxlib.mlir import ir
+
+    with ir.Context():
+        return hlo.deserialize_portable_artifact(ir.Context.current, program)
 
 
 def test_matmul_precision_can_be_set_inside() -> None:

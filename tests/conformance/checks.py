@@ -277,7 +277,7 @@ def _as_eager(op: OpInfo, sample: SampleInput) -> int:
     """1 if compiled code gives what the device gives eagerly, 0 if it raises eagerly."""
     torch._dynamo.reset()
     compiled = torch.compile(lambda value, args, kwargs: op(value, *args, **kwargs), dynamic=False)
-    run = functools.partial(_with_gradients, lambda value, *args, **kwargs: compiled(value, args, kwargs))
+    run = functools.partial(_with_gradients, lambda value, /, *args, **kwargs: compiled(value, args, kwargs))
     try:
         expected = _run(functools.partial(_with_gradients, op), to_tpu(sample), "tpu")
     except Exception:  # noqa: BLE001 - the other kinds of checks look at that

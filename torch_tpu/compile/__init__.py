@@ -55,6 +55,7 @@ def compile_graph(graph: GraphModule, inputs: Sequence[Any]) -> Callable[[list[A
     which it empties, to a list of its outputs. Programs are made at the first call.
     """
     checkpoint.give_values(graph)
+    checkpoint.hold_back(graph)
     return _Runner(graph).function()
 
 

@@ -1,15 +1,17 @@
-"""Activation checkpointing: random ops that backward computes again with the numbers of forward.
+"""Activation checkpointing: what backward computes again stays apart from forward, with the same random numbers.
 
-AOTAutograd's partitioner wraps them, `run_and_save_rng_state` in forward and `run_with_rng_state` in backward. It makes
-these nodes without values, and takes the generator's state for one of the CPU; on the device it is 16 bytes there.
+AOTAutograd's partitioner wraps random ops, `run_and_save_rng_state` in forward and `run_with_rng_state` in backward. It
+makes these nodes without values, and takes the generator's state for one of the CPU; on the device it is 16 bytes there.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._functorch.partitioners import must_recompute
 from torch._guards import detect_fake_mode
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses.fake_tensor import FakeTensor
@@ -18,6 +20,10 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 STATE_BYTES = 16
+
+_library = torch.library.Library("torch_tpu", "FRAGMENT")
+_library.define("barrier(Tensor[] values) -> Tensor[]")
+_library.impl("barrier", lambda values: [torch.empty_like(x) for x in values], "Meta")
 
 
 def give_values(graph: GraphModule) -> None:
@@ -33,6 +39,50 @@ def give_values(graph: GraphModule) -> None:
         value = node.meta["val"] = _value(graph, op, args, node.kwargs)
         if device := _device(value):
             state.meta["val"] = _state(graph, device)
+
+
+def hold_back(graph: GraphModule) -> None:
+    """Let nodes that are computed again wait for the gradient that needs them.
+
+    XLA would find them equal to those of forward in the same program and keep the latter, or compute them all at once.
+    """
+    nodes = list(graph.graph.nodes)
+    # In a graph of both passes the copies are marked as backward's; in one of backward, all that is marked is a copy.
+    both = any(n.meta.get("autograd_backward") for n in nodes)
+    again = {n for n in nodes if must_recompute(n) and (not both or n.meta.get("autograd_backward"))}
+    for run, reader in _runs(nodes, again):
+        values = dict.fromkeys(n for x in run for n in x.all_input_nodes if n not in run and _is_on_device(n))
+        gradients = [n for n in reader.all_input_nodes if n not in again and n not in values and _is_on_device(n)]
+        if values and gradients:
+            _insert_barrier(graph, run, list(values), gradients)
+
+
+def _runs(nodes: Sequence[Node], again: set[Node]) -> Iterator[tuple[list[Node], Node]]:
+    """Stretches of nodes that are computed again, and the node after each, which is why they are."""
+    run: list[Node] = []
+    for node in nodes:
+        if node in again:
+            run.append(node)
+        elif run:
+            yield run, node
+            run = []
+
+
+def _is_on_device(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.device.type == "tpu"
+
+
+def _insert_barrier(graph: GraphModule, run: list[Node], values: list[Node], gradients: list[Node]) -> None:
+    with graph.graph.inserting_before(run[0]):
+        operands = [*values, *gradients]
+        barrier = graph.graph.call_function(torch.ops.torch_tpu.barrier.default, (operands,))
+        barrier.meta["val"] = [n.meta["val"] for n in operands]
+        for i, value in enumerate(values):
+            held = graph.graph.call_function(operator.getitem, (barrier, i))
+            held.meta["val"] = value.meta["val"]
+            for node in run:
+                node.replace_input_with(value, held)
 
 
 def _device(value: Any) -> torch.device | None:
