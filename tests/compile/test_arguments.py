@@ -58,6 +58,12 @@ def test_views_of_other_strides_are_right() -> None:
         torch.testing.assert_close(run(a, b), a @ b + a.t())
 
 
+def test_as_strided_reaches_what_a_view_does_not_show() -> None:
+    base = torch.arange(10.0, device="tpu")
+    run = torch.compile(lambda x: x.as_strided((3,), (2,), 1) * 2, fullgraph=True)
+    assert run(base[6:8]).tolist() == [2.0, 6.0, 10.0]
+
+
 def test_writes_to_arguments_and_to_views_of_them() -> None:
     def run(x: Tensor, y: Tensor) -> Tensor:
         x[1:].add_(y[:2])

@@ -22,7 +22,7 @@ def share_storage(graph: GraphModule) -> None:
     by_base: dict[Node, set[Node]] = defaultdict(set)
     for result in output.args[0]:
         if isinstance(result, Node) and isinstance(result.meta.get("val"), torch.Tensor):
-            by_base[_base(result)].add(result)
+            by_base[base_of(result)].add(result)
     copies: dict[Node, Node] = {}
     with graph.graph.inserting_before(output):
         for base, results in by_base.items():
@@ -31,7 +31,8 @@ def share_storage(graph: GraphModule) -> None:
     output.args = (type(output.args[0])(copies.get(x, x) for x in output.args[0]),)
 
 
-def _base(node: Node) -> Node:
+def base_of(node: Node) -> Node:
+    """The node that a chain of views starts from."""
     while (source := _source(node)) is not None:
         node = source
     return node

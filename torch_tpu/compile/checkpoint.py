@@ -1,7 +1,7 @@
 """Activation checkpointing: what backward computes again stays apart from forward, with the same random numbers.
 
 AOTAutograd's partitioner wraps random ops, `run_and_save_rng_state` in forward and `run_with_rng_state` in backward. It
-makes these nodes without values, and takes the generator's state for one of the CPU; on the device it is 16 bytes there.
+makes these nodes without values, and takes the generator's state for one of the CPU; on the device it is 16 bytes.
 """
 
 from __future__ import annotations

@@ -82,6 +82,8 @@ def _computes(node: Node) -> bool:
 def _is_program(node: Node) -> bool:
     if node.meta.get("unbacked_bindings") or aliases.VIEW in node.meta:
         return False
+    if node.target in _OF_STORAGE and aliases.base_of(node.args[0]).op == "placeholder":
+        return False  # reaches what an input that is a view doesn't show
     if _is_getitem(node):
         return _is_program(node.args[0])
     if isinstance(node.target, HigherOrderOperator):
@@ -142,6 +144,9 @@ def _is_strided_view(node: Node, made: Sequence[torch.Tensor]) -> bool:
     return is_result and node.target in _VIEWS and any(not _is_dense(x) for x in made)
 
 
+_OF_STORAGE = frozenset(
+    getattr(torch.ops.aten, name).default for name in ("as_strided", "as_strided_copy", "as_strided_scatter")
+)
 _VIEWS = frozenset(
     getattr(torch.ops.aten, name).default
     for name in ("expand", "as_strided", "permute", "view", "unsqueeze", "squeeze", "diagonal", "t", "detach", "alias")
