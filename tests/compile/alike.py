@@ -32,6 +32,15 @@ def assert_as_eager(fn: Callable[..., Any], *args: Any, fullgraph: bool = True, 
     return got["results"]
 
 
+def module(artifact: bytes) -> str:
+    """The text of a program that was compiled."""
+    from jax._src.lib.mlir.dialects import hlo
+    from jaxlib.mlir import ir
+
+    with ir.Context() as context:
+        return str(hlo.deserialize_portable_artifact(context, artifact))
+
+
 def _copy(x: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return x

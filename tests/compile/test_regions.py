@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from alike import assert_as_eager
+from alike import assert_as_eager, module
 from torch import Tensor, nn
 
 from torch_tpu import cache, compiler
@@ -179,17 +179,9 @@ def test_matmul_precision_is_that_of_the_call(monkeypatch: pytest.MonkeyPatch) -
             run(a, b)
     finally:
         torch.set_float32_matmul_precision(before)
-    texts = [str(_module(p)) for p in programs]
+    texts = [module(p) for p in programs]
     assert len(texts) == 2
     assert "HIGHEST" in texts[0] and "HIGHEST" not in texts[1]
-
-
-def _module(program: bytes) -> Any:
-    from jax._src.lib.mlir.dialects import hlo
-    from jaxlib.mlir import ir
-
-    with ir.Context():
-        return hlo.deserialize_portable_artifact(ir.Context.current, program)
 
 
 def test_matmul_precision_can_be_set_inside() -> None:
