@@ -151,6 +151,16 @@ def test_float64_keeps_its_digits() -> None:
     assert torch.compile(lambda x: x.sum() - 1, fullgraph=True)(x).item() == pytest.approx(1e-12, rel=1e-3)
 
 
+def test_transposed_inverses_of_a_batch() -> None:
+    """The CPU plugin can't lay out batched triangular solves that are returned transposed."""
+    x = device_tensor(2, 3, 3) + 3 * torch.eye(3, device="tpu")
+    run = torch.compile(lambda x: (torch.linalg.inv(x).mT.contiguous(), torch.linalg.inv(x)), fullgraph=True)
+    transposed, inverse = run(x)
+    torch.testing.assert_close(inverse @ x, torch.eye(3, device="tpu").expand(2, 3, 3), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(transposed, inverse.mT)
+    assert_as_eager(lambda x: torch.linalg.inv(x), x.requires_grad_(), rtol=1e-4, atol=1e-5)
+
+
 def test_complex_numbers() -> None:
     def run(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         z = torch.complex(x, y)

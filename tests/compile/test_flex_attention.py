@@ -112,16 +112,17 @@ def test_largest_scores() -> None:
 
 
 def test_captured_tensors_and_their_gradients() -> None:
-    table, bias = torch.randn(600), torch.randn(4)
+    table, bias, factor = torch.randn(600), torch.randn(4), torch.tensor(0.7)
     documents = (torch.arange(300) // 70).int()
 
     def outcome(device: str) -> list[Tensor]:
         torch.manual_seed(0)
         q, k, v = (x.detach().to(device).requires_grad_() for x in inputs())
-        t, c, d = table.to(device).requires_grad_(), bias.to(device).requires_grad_(), documents.to(device)
+        t, c, f = (x.to(device).requires_grad_() for x in (table, bias, factor))
+        d = documents.to(device)
 
         def relative(score: Tensor, b: Tensor, h: Tensor, row: Tensor, column: Tensor) -> Tensor:
-            return score + t[row - column + 300] * c[h]
+            return score * f + t[row - column + 300] * c[h]
 
         def same_document(b: Tensor, h: Tensor, row: Tensor, column: Tensor) -> Tensor:
             return d[row] == d[column]
@@ -132,9 +133,20 @@ def test_captured_tensors_and_their_gradients() -> None:
             block_mask = mask(same_document, 300, 300)
             result = torch.compile(flex_attention, fullgraph=True)(q, k, v, relative, block_mask)
         weights = torch.linspace(-1, 1, result.numel()).reshape(result.shape).to(device)
-        return [x.cpu() for x in (result, *torch.autograd.grad(result, (q, k, v, t, c), weights))]
+        return [x.cpu() for x in (result, *torch.autograd.grad(result, (q, k, v, t, c, f), weights))]
 
     torch.testing.assert_close(outcome("tpu"), outcome("cpu"), rtol=1e-4, atol=1e-4)
+
+
+def test_lengths_that_vary() -> None:
+    run = torch.compile(flex_attention, fullgraph=True, dynamic=True)
+    for length in (100, 150, 260):
+        host = inputs(rows=length, columns=length)
+        there = [x.detach().to("tpu").requires_grad_() for x in host]
+        got = run(*there, block_mask=mask(causal, length, length))
+        expected = reference(*host, None, causal)
+        grads = torch.autograd.grad(got.sum(), there), torch.autograd.grad(expected.sum(), host)
+        torch.testing.assert_close([x.cpu() for x in (got, *grads[0])], [expected, *grads[1]], rtol=1e-4, atol=2e-5)
 
 
 def test_gradient_of_the_logarithms_of_sums() -> None:

@@ -278,7 +278,7 @@ def _on_scores(graph: GraphModule, work: Any, buffers: Sequence[Any], gradients:
 
     def scalars(b: Any, h: Any, q: Any, k: Any, score: Any, *grad: Any) -> Any:
         values = interpret.interpret(graph, [score, b, h, q, k, *grad, *buffers])
-        return (values[0], values[5:]) if gradients else values[0]
+        return (values[0], [None if v is None else _summed(v) for v in values[5:]]) if gradients else values[0]
 
     over_all = _over_all(scalars, 2 if gradients else 1, (0, None) if gradients else 0)
 
@@ -288,6 +288,20 @@ def _on_scores(graph: GraphModule, work: Any, buffers: Sequence[Any], gradients:
         return made if gradients else made.astype(work)
 
     return tile
+
+
+def _summed(x: Any) -> Any:
+    """A gradient of something that all scores share: over a tile, the sum of those of each score."""
+
+    @jax.custom_batching.custom_vmap
+    def same(x: Any) -> Any:
+        return x
+
+    @same.def_vmap
+    def rule(size: int, batched: Sequence[bool], x: Any) -> tuple[Any, bool]:
+        return same(x.sum(0)), False
+
+    return same(x)
 
 
 def _computing_in(graph: GraphModule, dtype: torch.dtype, scores: Sequence[int]) -> GraphModule:
