@@ -142,8 +142,9 @@ def test_what_is_computed_again_waits_behind_a_barrier(together: bool, monkeypat
     else:
         model.compile(fullgraph=True)
         step()
-    backward = max((module(p) for p in programs), key=lambda text: text.count("optimization_barrier"))
-    assert backward.count("optimization_barrier") == 3
+    texts = [module(p) for p in programs]
+    backward = max(texts, key=lambda text: text.count("optimization_barrier"))
+    assert [t.count("optimization_barrier") for t in texts if "optimization_barrier" in t] == [3]  # none in forward
     assert backward.count("stablehlo.tanh") == (6 if together else 3)
 
 

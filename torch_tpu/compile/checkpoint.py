@@ -47,9 +47,9 @@ def hold_back(graph: GraphModule) -> None:
     XLA would find them equal to those of forward in the same program and keep the latter, or compute them all at once.
     """
     nodes = list(graph.graph.nodes)
-    # In a graph of both passes the copies are marked as backward's; in one of backward, all that is marked is a copy.
-    both = any(n.meta.get("autograd_backward") for n in nodes)
-    again = {n for n in nodes if must_recompute(n) and (not both or n.meta.get("autograd_backward"))}
+    # In a graph of backward, all that is marked is a copy; in one of both passes, what is backward's.
+    is_backward = any(n.op == "placeholder" and n.name.startswith("tangents") for n in nodes)
+    again = {n for n in nodes if must_recompute(n) and (is_backward or n.meta.get("autograd_backward"))}
     for run, reader in _runs(nodes, again):
         values = dict.fromkeys(n for x in run for n in x.all_input_nodes if n not in run and _is_on_device(n))
         gradients = [n for n in reader.all_input_nodes if n not in again and n not in values and _is_on_device(n)]

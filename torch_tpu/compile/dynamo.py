@@ -60,7 +60,7 @@ def register() -> None:
     for op in _CONVOLUTIONS:
         theirs = fake_impls.op_implementations_dict[op]
         fake_impls.op_implementations_dict[op] = functools.partial(_convolution, theirs)
-    fake_impls.register_op_impl(torch.ops.aten._grouped_mm.default)(_grouped_mm)
+    fake_impls.op_implementations_dict[torch.ops.aten._grouped_mm.default] = _grouped_mm
     for name in ("manual_seed", "manual_seed_all", "get_rng_state", "set_rng_state"):
         # Nothing to compile, and they are called where no tensor may be looked at (torch.testing's freeze_rng_state).
         decorators.skip(getattr(torch.tpu, name))
