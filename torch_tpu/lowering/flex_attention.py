@@ -156,7 +156,7 @@ class Tiles:
     # -- operands
 
     def queries(self, x: Any, i: Any) -> Any:
-        """The rows of tile row i of an array [B, H, L, ...], past its end repeated or so: they are masked."""
+        """The rows of tile row i of an array [B, H, L, ...], zeros past its end."""
         return lax.dynamic_slice_in_dim(_padded(x, self.row_size * self.row_count), i * self.row_size, self.row_size, 2)
 
     def keys(self, x: Any, j: Any) -> Any:
@@ -240,10 +240,9 @@ class Tiles:
 
 def _tile(length: int, block: int) -> tuple[int, int]:
     """(rows of a tile, rows of a block of the mask), each tile lying in one block."""
-    block = min(block, max(length, 1)) if block >= length else block
     if block >= length:
-        return min(TILE, block), max(block, TILE)
-    return (block, block) if block <= TILE else (math.gcd(block, TILE), block)
+        return min(TILE, max(length, 1)), max(length, TILE)
+    return (block if block <= TILE else math.gcd(block, TILE)), block
 
 
 def _padded(x: Any, length: int) -> Any:
