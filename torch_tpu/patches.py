@@ -6,9 +6,12 @@ import functools
 from typing import Any
 
 import torch
+from torch.nn.attention import flex_attention
 
 _Inductor = torch._TorchCompileInductorWrapper
 _inductor_init, _inductor_call = _Inductor.__init__, _Inductor.__call__
+_flex_operator = flex_attention.flex_attention_hop
+_flex_validate_device = flex_attention._validate_device
 _dlpack, _dlpack_device = torch.Tensor.__dlpack__, torch.Tensor.__dlpack_device__
 
 
@@ -16,6 +19,8 @@ def apply() -> None:
     """Apply all patches."""
     torch.Tensor.__dlpack__ = _export
     torch.Tensor.__dlpack_device__ = _export_device
+    flex_attention._validate_device = _flex_on_device
+    _flex_operator.py_impl(torch._C.DispatchKey.AutocastPrivateUse1)(_flex_autocast)
     torch._TorchCompileInductorWrapper.__init__ = _init_default_backend
     torch._TorchCompileInductorWrapper.__call__ = _call_default_backend
 
@@ -59,3 +64,20 @@ def _call_default_backend(self: Any, graph: Any, inputs: Any, **kwargs: Any) -> 
     if is_on_device(graph):
         return backend(graph, inputs, **self.asked)
     return _inductor_call(self, graph, inputs, **kwargs)
+
+
+# flex_attention names the devices that it takes. Its operator has a rule for autocast on each device, and asks for one.
+
+
+@functools.wraps(_flex_validate_device)
+def _flex_on_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    if query.device.type != "tpu":
+        _flex_validate_device(query, key, value)
+
+
+def _flex_autocast(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *more: Any) -> Any:
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+    dtype = torch.get_autocast_dtype("tpu")
+    cast = [x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (query, key, value)]
+    with torch._C._ExcludeDispatchKeyGuard(keys):
+        return _flex_operator(*cast, *more)

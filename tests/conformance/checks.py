@@ -267,6 +267,41 @@ def _all_strided(sample: SampleInput) -> bool:
     return all(_is_strided(x) for x in inputs.tensors(sample))
 
 
+def _compiled(op: OpInfo, dtype: torch.dtype) -> int:
+    """torch.compile against eager on the device: results, and gradients where there are any."""
+    differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    return sum(_as_eager(op, s) for s in inputs.samples(op, dtype, inputs.FEW, requires_grad=differentiable))
+
+
+def _as_eager(op: OpInfo, sample: SampleInput) -> int:
+    """1 if compiled code gives what the device gives eagerly, 0 if it raises eagerly."""
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda value, args, kwargs: op(value, *args, **kwargs), dynamic=False)
+    run = functools.partial(_with_gradients, lambda value, /, *args, **kwargs: compiled(value, args, kwargs))
+    try:
+        expected = _run(functools.partial(_with_gradients, op), to_tpu(sample), "tpu")
+    except Exception:  # noqa: BLE001 - the other kinds of checks look at that
+        return 0
+    try:
+        got = _run(run, to_tpu(sample), "tpu")
+    except Exception as error:
+        raise Wrong(f"{_brief(error)}; {_describe(sample)}") from error
+    on = next((x.device.type for x in inputs.tensors(expected)), "tpu")
+    expected = pytree.tree_map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, expected)
+    try:
+        compare.check(got, expected, op, lambda: _in_double(run, sample), on, values=_determined(op))
+    except Wrong as wrong:
+        raise Wrong(f"{wrong}; {_describe(sample)}") from None
+    return 1
+
+
+def _with_gradients(fn: Callable[..., Any], sample: SampleInput) -> Any:
+    out = sample.output_process_fn_grad(fn(sample.input, *sample.args, **sample.kwargs))
+    outs = [x for x in inputs.tensors(out) if x.requires_grad]
+    leaves = [x for x in inputs.tensors(sample) if x.requires_grad]
+    return out, _gradient_of(outs, leaves) if outs and leaves else []
+
+
 CHECKS: dict[str, Callable[[OpInfo, torch.dtype], int]] = {
     "forward": _forward,
     "backward": _backward,
@@ -278,6 +313,8 @@ CHECKS: dict[str, Callable[[OpInfo, torch.dtype], int]] = {
     "vmap": _vmap,
     "jvp": _jvp,
     "gradgrad": _gradgrad,
+    # Not in the table (`kinds`): test_compiled.py asks for it.
+    "compiled": _compiled,
 }
 
 

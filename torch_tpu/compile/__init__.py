@@ -15,7 +15,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from ..lowering import load_rules
-from . import dynamo
+from . import aliases, checkpoint, dynamo
 from .buckets import Padded, compact
 from .program import Program, is_value
 from .sizes import Sizes, Symbolic
@@ -40,6 +40,7 @@ def backend(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callab
     made = aot_autograd(
         fw_compiler=compile_graph,
         bw_compiler=functools.partial(compile_graph, is_backward=True),
+        inference_compiler=compile_inference,
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
@@ -58,9 +59,17 @@ def compile_graph(
     """A functional graph of aten ops, with `copy_` to its inputs at the end, as a function of a list of its inputs,
     which it empties, to a list of its outputs. Programs are made at the first call.
     """
+    checkpoint.give_values(graph)
+    checkpoint.hold_back(graph)
     kept = torch._guards.TracingContext.try_get()
     leaving = None if is_backward or kept is None or kept.fw_metadata is None else kept.fw_metadata.num_forward
     return _Runner(graph).function(leaving)
+
+
+def compile_inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
+    """`compile_graph` for a graph that no backward follows."""
+    aliases.share_storage(graph)
+    return compile_graph(graph, inputs)
 
 
 class _Runner:

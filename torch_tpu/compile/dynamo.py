@@ -6,8 +6,12 @@ import functools
 from typing import Any
 
 import torch
-from torch._dynamo import device_interface
+from torch._dynamo import decorators, device_interface
 from torch._dynamo.variables.optimizer import OptimizerVariable
+from torch._subclasses import fake_impls
+from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
+
+from .. import layouts
 
 
 class TpuInterface(device_interface.DeviceInterface):
@@ -53,6 +57,13 @@ def register() -> None:
     device_interface.get_interface_for_device("tpu")  # registers all of Dynamo's
     device_interface.register_interface_for_device("tpu", TpuInterface)
     OptimizerVariable._set_capturable = _set_capturable
+    for op in _CONVOLUTIONS:
+        theirs = fake_impls.op_implementations_dict[op]
+        fake_impls.op_implementations_dict[op] = functools.partial(_convolution, theirs)
+    fake_impls.op_implementations_dict[torch.ops.aten._grouped_mm.default] = _grouped_mm
+    for name in ("manual_seed", "manual_seed_all", "get_rng_state", "set_rng_state"):
+        # Nothing to compile, and they are called where no tensor may be looked at (torch.testing's freeze_rng_state).
+        decorators.skip(getattr(torch.tpu, name))
 
 
 _set_capturable_elsewhere = OptimizerVariable._set_capturable
@@ -69,3 +80,33 @@ def _set_capturable(self: OptimizerVariable, tx: Any) -> None:
         if "capturable" in group and new:
             group["capturable"] = True
     _set_capturable_elsewhere(self, tx)
+
+
+_CONVOLUTIONS = tuple(getattr(torch.ops.aten, n).default for n in ("convolution", "_convolution"))
+
+
+def _convolution(theirs: Any, mode: Any, op: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """A fake convolution: PyTorch's rule gives channels_last for the backends that it knows only."""
+    out = theirs(mode, op, *args, **kwargs)
+    operands = [*args, *kwargs.values()][:2]
+    if out.device.type != "tpu" or any(map(has_free_unbacked_symbols, operands)):
+        return out
+    with mode:
+        return layouts.as_promised(op, operands, out)
+
+
+def _grouped_mm(
+    mode: Any,
+    op: Any,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Any:
+    """A fake torch._grouped_mm: PyTorch's asks for bfloat16 and CUDA's alignment on all devices but the CPU."""
+    if a.device.type != "tpu":
+        return NotImplemented
+    groups = [offs.shape[0]] if a.ndim == b.ndim == 2 else list(a.shape[:1]) if a.ndim == b.ndim == 3 else []
+    with mode:
+        return a.new_empty([*groups, a.shape[-2], b.shape[-1]], dtype=out_dtype)

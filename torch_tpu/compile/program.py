@@ -16,7 +16,7 @@ from torch.fx.node import map_arg
 from ..lowering import interpret
 from ..lowering.registry import RULES, Rule
 from . import padding
-from .sizes import Symbols, concrete, free_symbols, specialised
+from .sizes import Symbolic, Symbols, concrete, free_symbols, number, specialised
 from .stages import Stage
 
 _library = torch.library.Library("torch_tpu", "FRAGMENT")
@@ -39,6 +39,9 @@ class Program:
         self.symbols = sorted(free_symbols(list(self.graph.graph.nodes)), key=str)
         with unset_fake_temporarily():
             self.op, self.padded_op = _ops(self.graph, len(self.results), self.symbols)
+            if not targets and not self.inputs:
+                made = pytree.tree_leaves([n.meta["val"] for n in self.results])
+                self.op = _anchored(self.op, made[0].device)
 
     def run(self, written: list[Any], inputs: list[Any], symbols: Symbols) -> list[torch.Tensor]:
         """The results for these sizes, which the program is made for."""
@@ -56,10 +59,16 @@ def is_value(graph: GraphModule, node: Node) -> bool:
 def _part(graph: GraphModule, inputs: Sequence[Node], nodes: Sequence[Node], outputs: Sequence[Node]) -> GraphModule:
     new, mapped = Graph(), {}
 
-    def put(node: Node) -> Node:
-        """The node under a name that is the same in every part that is alike."""
-        if node not in mapped:
-            args, kwargs = map_arg((node.args, node.kwargs), put)  # constants, and sizes, which go by their symbols
+    def put(node: Node) -> Any:
+        """The node under a name that is the same in every part that is alike; sizes go by their symbols."""
+        value = node.meta.get("val")
+        if node not in mapped and isinstance(value, Symbolic):
+            if not value.node.expr.free_symbols:
+                return number(value, {})
+            mapped[node] = new.placeholder(f"v{len(mapped)}")
+            mapped[node].meta = {"val": value}
+        elif node not in mapped:
+            args, kwargs = map_arg((node.args, node.kwargs), put)
             mapped[node] = new.create_node(node.op, node.target, args, kwargs, f"v{len(mapped)}")
             mapped[node].meta = dict(node.meta)
         return mapped[node]
@@ -98,6 +107,12 @@ def _ops(program: GraphModule, results: int, symbols: Sequence[Any]) -> tuple[Ca
     return define(f"graph_{digest}", exact, promise, results), define(f"padded_{digest}", padded, promise, results)
 
 
+def _anchored(op: Callable[..., Any], device: torch.device) -> Callable[..., list[torch.Tensor]]:
+    """The op of a program that takes no tensors: one that it doesn't read says where it runs."""
+    anchor = torch.empty(0, device=device)
+    return lambda written, inputs, sizes: op(written, [anchor], sizes)
+
+
 def define(
     name: str, lower: Callable[..., list[Any]], promise: Callable[[list[int]], list[torch.Tensor]], results: int
 ) -> Callable[..., list[torch.Tensor]]:
@@ -132,6 +147,7 @@ def _description(program: GraphModule) -> list[Any]:
         parts.append((node.op, node.name, str(node.target), str(node.args), str(node.kwargs)))
         leaves = pytree.tree_leaves(node.meta.get("val"))
         parts += [(tuple(x.shape), x.stride(), x.dtype) for x in leaves if isinstance(x, torch.Tensor)]
+        parts += [str(x) for x in leaves if isinstance(x, Symbolic)]
         if node.op == "get_attr":
             value = getattr(program, node.target)
             if isinstance(value, GraphModule):

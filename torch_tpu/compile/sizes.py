@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import resolve_unbacked_bindings
 
 Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 Symbols = dict[Any, int]
@@ -19,6 +21,7 @@ class Sizes:
 
     def __init__(self, placeholders: Sequence[Node], graph: GraphModule) -> None:
         self._sources: list[tuple[Any, int, int]] = []  # (symbol, input, dimension or -1 for a number)
+        _resolve_unbacked(graph)
         found = set()
         for i, node in enumerate(placeholders):
             for dim, size in _sizes(node.meta["val"]):
@@ -43,6 +46,15 @@ class Sizes:
         return number(value, symbols)
 
 
+def _resolve_unbacked(graph: GraphModule) -> None:
+    """The symbols that nodes define, by the names that later nodes know them by: tracing makes some twice."""
+    for node in graph.graph.nodes:
+        if bindings := node.meta.get("unbacked_bindings"):
+            mode = detect_fake_mode(node.meta["val"])
+            shape_env = mode.shape_env if mode else node.meta["val"].node.shape_env
+            node.meta["unbacked_bindings"] = resolve_unbacked_bindings(shape_env, bindings)
+
+
 def _sizes(value: Any) -> list[tuple[int, torch.SymInt]]:
     if isinstance(value, torch.SymInt):
         return [(-1, value)]
@@ -65,7 +77,7 @@ def free_symbols(nodes: Sequence[Node]) -> set[Any]:
     for node in nodes:
         for leaf in pytree.tree_leaves(node.meta.get("val")):
             is_tensor = isinstance(leaf, torch.Tensor)
-            numbers = [*leaf.shape, *leaf.stride(), leaf.storage_offset()] if is_tensor else [leaf]
+            numbers = [*leaf.shape, *leaf.stride()] if is_tensor else [leaf]
             for n in numbers:
                 if isinstance(n, Symbolic):
                     found |= n.node.expr.free_symbols

@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 from .. import host
 from ..lowering import interpret
 from ..lowering.registry import HIGHER_ORDER, RULES
+from . import aliases, checkpoint
 from .repeats import split, token
 from .sizes import Symbolic
 
@@ -47,6 +48,7 @@ def divided(graph: GraphModule) -> tuple[list[Stage], Copies]:
     """The stages of a graph, in order, and what is copied to its inputs at its end: (input, its new value)."""
     copies: Copies = []
     number: dict[Node, int] = {}
+    known: dict[Node, int] = {}  # the stage after which a size is
     kinds = {n: _is_program(n) for n in graph.graph.nodes if _computes(n)}
     random_stage = 0
     for node in graph.graph.nodes:
@@ -56,12 +58,14 @@ def divided(graph: GraphModule) -> tuple[list[Stage], Copies]:
             copies.append((to, value))
         elif node in kinds:
             # Programs have odd numbers. A node comes no earlier than what it reads, and random ones keep their order.
-            least = max((number.get(n, 0) for n in node.all_input_nodes), default=0)
+            least = max((number.get(n, known.get(n, 0)) for n in node.all_input_nodes), default=0)
             if _is_random(node):
                 least = random_stage = max(least, random_stage)
             number[node] = least + (least % 2 != kinds[node])
             if _is_random(node):
                 random_stage = number[node]
+        else:
+            known[node] = max((number.get(n, known.get(n, 0)) for n in node.all_input_nodes), default=0)
     found: list[Stage] = []
     for n in sorted(set(number.values())):
         nodes = [x for x in number if number[x] == n]
@@ -97,19 +101,52 @@ def _computes(node: Node) -> bool:
 
 
 def _is_program(node: Node) -> bool:
-    if node.meta.get("unbacked_bindings"):
+    if node.meta.get("unbacked_bindings") or aliases.VIEW in node.meta:
         return False
+    if node.target in _OF_STORAGE and aliases.base_of(node.args[0]).op == "placeholder":
+        return False  # reaches what an input that is a view doesn't show
     if _is_getitem(node):
         return _is_program(node.args[0])
     if isinstance(node.target, HigherOrderOperator):
-        if node.target.name() not in HIGHER_ORDER:
+        op = checkpoint.wrapped_op(node)
+        inside = all(_is_lowered(g, node.target.name() in _CONTROL_FLOW) for g in _graphs_inside(node))
+        if node.target.name() not in HIGHER_ORDER or not inside or (op is not None and op.name() not in RULES):
             return False
     elif not (isinstance(node.target, OpOverload) and _has_lowering(node.target)):
         return False
-    made = [x for x in pytree.tree_leaves(node.meta["val"]) if isinstance(x, torch.Tensor)]
+    made = [x for x in pytree.tree_leaves(node.meta.get("val")) if isinstance(x, torch.Tensor)]
     read = [n.meta.get("val") for n in node.all_input_nodes if n.op != "get_attr"]
     read = [x for x in read if isinstance(x, torch.Tensor) and x.ndim]
-    return all(x.device.type == "tpu" for x in (*made, *read)) and not _is_strided_view(node, made)
+    on_device = all(x.device.type == "tpu" for x in (*made, *read))
+    return bool(made) and on_device and not _is_strided_view(node, made)
+
+
+# How often what is inside runs is only known at run time, and so how many random numbers it draws.
+_CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "associative_scan", "map_impl"})
+
+
+def _graphs_inside(node: Node) -> list[GraphModule]:
+    found = [getattr(node.graph.owning_module, n.target) for n in node.all_input_nodes if n.op == "get_attr"]
+    return [g for g in found if isinstance(g, GraphModule)]
+
+
+def _is_lowered(graph: GraphModule, is_control_flow: bool) -> bool:
+    """Whether the graph of a higher-order op can be part of a program."""
+    for node in graph.graph.nodes:
+        if node.op != "call_function" or _is_getitem(node) or isinstance(node.meta.get("val"), Symbolic):
+            lowered = not node.meta.get("unbacked_bindings") and node.target not in _READS_VALUES
+        elif isinstance(node.target, HigherOrderOperator):
+            lowered = node.target.name() in HIGHER_ORDER and all(
+                _is_lowered(g, is_control_flow) for g in _graphs_inside(node)
+            )
+        else:
+            lowered = isinstance(node.target, OpOverload) and _has_lowering(node.target)
+        if not lowered or (is_control_flow and _is_random(node)):
+            return False
+    return True
+
+
+_READS_VALUES = frozenset({torch.ops.aten._local_scalar_dense.default})
 
 
 def _is_getitem(node: Node) -> bool:
@@ -128,6 +165,9 @@ def _is_strided_view(node: Node, made: Sequence[torch.Tensor]) -> bool:
     return is_result and node.target in _VIEWS and any(not _is_dense(x) for x in made)
 
 
+_OF_STORAGE = frozenset(
+    getattr(torch.ops.aten, name).default for name in ("as_strided", "as_strided_copy", "as_strided_scatter")
+)
 _VIEWS = frozenset(
     getattr(torch.ops.aten, name).default
     for name in ("expand", "as_strided", "permute", "view", "unsqueeze", "squeeze", "diagonal", "t", "detach", "alias")
@@ -139,4 +179,5 @@ def _is_dense(x: torch.Tensor) -> bool:
 
 
 def _is_random(node: Node) -> Any:
-    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    op = checkpoint.wrapped_op(node) or node.target
+    return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags

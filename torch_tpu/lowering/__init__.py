@@ -16,6 +16,7 @@ MODULES = (
     "dynamic",
     "embedding",
     "fft",
+    "flex_attention",
     "foreach",
     "grid_sampler",
     "histograms",

@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 from . import interpret
 from ._jax import jax, jnp, lax
 from .context import context
-from .registry import RULES, lowers_higher_order
+from .registry import RULES, lowers, lowers_higher_order
 
 
 def body(graph: GraphModule, what: str) -> Callable[..., list[Any]]:
@@ -94,6 +94,12 @@ def invoke_subgraph(graph: GraphModule, identifier: str, *operands: Any) -> list
 def wrapped(*args: Any, **kwargs: Any) -> list[Any]:
     at = next(i for i, x in enumerate(args) if isinstance(x, GraphModule))
     return interpret.interpret(args[at], args[at + 1 :])
+
+
+@lowers("torch_tpu::barrier")
+def barrier(values: Sequence[Any]) -> list[Any]:
+    """The values, none of which is there before all are computed."""
+    return list(lax.optimization_barrier(tuple(values)))
 
 
 @lowers_higher_order("run_and_save_rng_state")

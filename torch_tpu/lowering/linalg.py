@@ -6,12 +6,13 @@ the others are written with them.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 from . import dtypes
 from ._jax import jax, jnp, lax
-from .context import is_contiguous, out
+from .context import context, is_contiguous, out
 from .registry import lowers
 
 LU_BLOCK = 128
@@ -63,9 +64,16 @@ def _solve_triangular(a: Any, b: Any, lower: bool, left: bool = True, adjoint: b
     if b.size == 0 or a.size == 0:
         return jnp.zeros(b.shape, b.dtype)
     complex_adjoint = adjoint and jnp.iscomplexobj(a)
-    return lax.linalg.triangular_solve(
-        a, b, left_side=left, lower=lower, transpose_a=adjoint, conjugate_a=complex_adjoint, unit_diagonal=unit
+    solve = functools.partial(
+        lax.linalg.triangular_solve,
+        **{"left_side": left, "lower": lower, "transpose_a": adjoint, "conjugate_a": complex_adjoint},
+        unit_diagonal=unit,
     )
+    if b.ndim > 2 and context().emulated:
+        # The CPU plugin dies where it gives the batched products of this a layout that suits a transposition of x.
+        x = lax.map(lambda ab: solve(*ab), (a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:])))
+        return x.reshape(b.shape)
+    return solve(a, b)
 
 
 @lowers("aten::linalg_solve_triangular")
