@@ -109,7 +109,8 @@ class _Lowering:
     def _node(self, node: Node, values: dict[Node, Any]) -> Any:
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
         call = Call(self, node, list(args), dict(kwargs))
-        if not any(f.is_padded for x in call.operands for d in x.dims for f in d) and not call.makes_padded():
+        is_padded = any(f.is_padded for x in call.operands for d in x.dims for f in d)
+        if not is_padded and not call.has_sizes and not call.makes_padded():
             return call.wrapped(call.lower(), None)
         name = node.target.name() if isinstance(node.target, torch._ops.OpOverload) else str(node.target)
         rule = RULES.get(name)
@@ -120,6 +121,8 @@ class _Lowering:
             handler = pointwise
         if handler is None:
             raise Unpadded(f"{name} of a padded tensor")
+        if call.has_sizes and handler not in TAKES_SIZES:
+            raise Unpadded(f"{name} with a size among its arguments")
         return handler(call)
 
     def simple(self, array: Any, symbolic: torch.Tensor) -> Padded:
@@ -173,7 +176,9 @@ class Call:
         self.of, self.node, self.args, self.kwargs = of, node, args, kwargs
         self.operands = [x for x in pytree.tree_leaves((args, kwargs), is_leaf=_is_padded) if _is_padded(x)]
         self.out, self.symbolic = node.meta["val"], node.meta["symbolic"]
-        self.given = node.meta["symbolic_args"]  # the arguments as the graph has them, for sizes among them
+        # The arguments as the graph has them, with its sizes among them.
+        self.given, named = node.meta["symbolic_args"]
+        self.has_sizes = any(isinstance(x, Symbolic) for x in pytree.tree_leaves((self.given, named)))
 
     def makes_padded(self) -> bool:
         """Whether a result has symbolic sizes."""
@@ -244,6 +249,8 @@ def pointwise(call: Call) -> Padded:
     for i, given in enumerate(call.given):
         if isinstance(given, Symbolic):
             call.args[i] = call.of.count(given.node.expr).astype(jnp.int64)
+    if any(isinstance(x, Symbolic) for x in call.node.meta["symbolic_args"][1].values()):
+        raise Unpadded(f"{call.node.target.name()} with a size among its named arguments")
     (array,) = call.lower()
     return call.one(array, _broadcast(call, array.ndim))
 
@@ -370,24 +377,29 @@ def reorder(call: Call) -> Padded:
 def slice_(call: Call) -> Any:
     x, dim = call.args[0], _norm(call.argument("dim"), len(call.args[0].dims))
     start, step = call.argument("start") or 0, call.argument("step")
-    if (x.is_padded(dim) or not isinstance(call.symbolic.shape[dim], int)) and (
-        step != 1 or start < 0 or len(x.dims[dim]) > 1 or any(isinstance(n, Symbolic) for n in call.given[2:3])
-    ):
-        raise Unpadded("a slice from the end of a padded dimension, or in steps")
+    is_padded = x.is_padded(dim) or not isinstance(call.symbolic.shape[dim], int)
+    if (is_padded and (step != 1 or start < 0 or len(x.dims[dim]) > 1)) or _is_size(call.given, 2):
+        raise Unpadded("a slice from a size or the end of a padded dimension, or in steps")
     (array,) = call.lower()
     dims = list(x.dims)
     dims[dim] = call.of.dim(call.symbolic.shape[dim], array.shape[dim])
     return call.one(array, dims)
 
 
+def _is_size(given: Sequence[Any], position: int) -> bool:
+    return position < len(given) and isinstance(given[position], Symbolic)
+
+
 @handles("select.int")
 def select(call: Call) -> Padded:
     x = call.args[0]
     dim, index = _norm(call.args[1], len(x.dims)), call.args[2]
+    if isinstance(call.given[2], Symbolic):
+        raise Unpadded("the element at a size")
     rest = [d for i, d in enumerate(x.dims) if i != dim]
     if not x.is_padded(dim):
         return call.one(call.lower()[0], rest)
-    if len(x.dims[dim]) > 1 or isinstance(call.given[2], Symbolic):
+    if len(x.dims[dim]) > 1:
         raise Unpadded("an element of a merged dimension")
     if index < 0:  # from the true end
         index = call.of.count(x.dims[dim][0].size) + jnp.int32(index)
@@ -398,7 +410,9 @@ def select(call: Call) -> Padded:
 def slice_backward(call: Call) -> Any:
     dim, start = call.args[2:4]
     is_padded = not isinstance(call.symbolic.shape[_norm(dim, call.out.ndim)], int)
-    if is_padded and (start < 0 or "select" in call.node.target.name() or (len(call.args) > 5 and call.args[5] != 1)):
+    in_steps = len(call.args) > 5 and call.args[5] != 1
+    is_select = "select" in call.node.target.name()
+    if _is_size(call.given, 3) or (is_padded and (start < 0 or is_select or in_steps)):
         raise Unpadded("the gradient of a slice from the end of a padded dimension, or in steps")
     return call.wrapped(call.lower(fill=0), None)
 
@@ -660,3 +674,9 @@ def _mask_keys(call: Call) -> None:
     else:
         neutral = False if bias.array.dtype == jnp.bool_ else -jnp.inf
         call.args[3] = replace(bias, array=call.of.filled(bias, neutral, [len(bias.dims) - 1]))
+
+
+# Handlers that know what a size among the arguments is for: the others would take its bound for its value.
+TAKES_SIZES = frozenset(
+    {pointwise, made, arange, view, expand, slice_, select, slice_backward, attention, attention_backward}
+)

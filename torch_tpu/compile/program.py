@@ -99,7 +99,12 @@ def _ops(program: GraphModule, results: int, symbols: Sequence[Any]) -> tuple[Ca
     def padded(written: list[Any], inputs: list[Any], sizes: list[int]) -> list[Any]:
         counts = (n.astype(np.int32) for n in inputs[len(inputs) - len(symbols) :])
         arrays = [*written, *inputs[: len(inputs) - len(symbols)]]
-        return padding.run(with_sizes(sizes), arrays, dict(zip(symbols, counts, strict=True)))
+        try:
+            return padding.run(with_sizes(sizes), arrays, dict(zip(symbols, counts, strict=True)))
+        except NotImplementedError:
+            raise
+        except Exception as error:  # what fits the sizes may not fit the bounds, as a slice of a table
+            raise padding.Unpadded(str(error)) from error
 
     def promise(sizes: list[int]) -> list[torch.Tensor]:
         return concrete(promised, dict(zip(symbols, sizes, strict=True)), "meta")

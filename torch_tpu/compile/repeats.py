@@ -16,7 +16,7 @@ import torch.utils._pytree as pytree
 from torch.fx import Node
 
 # Shorter repetitions, and fewer, are better off inside one program, where XLA sees across their borders.
-LEAST_NODES, LEAST_TIMES = 16, 4
+LEAST_NODES, LEAST_TIMES = 16, 8
 
 
 def split(nodes: Sequence[Node]) -> list[list[Node]]:

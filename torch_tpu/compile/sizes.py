@@ -123,7 +123,7 @@ def specialised(graph: GraphModule, symbols: Symbols) -> GraphModule:
             else:
                 args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), argument)
                 made = new.create_node(node.op, node.target, args, kwargs, node.name)
-            given = torch.fx.node.map_arg(node.args, lambda n: n.meta.get("val"))
+            given = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
             made.meta = {**node.meta, "val": concrete(value, symbols), "symbolic": value, "symbolic_args": given}
             mapped[node] = made
     return GraphModule(root, new)

@@ -1,0 +1,163 @@
+"""Dynamic shapes: one program serves all sizes up to a bound, padding never counts, and results are those of eager."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torch_tpu import eager
+
+SIZES = (5, 9, 3, 16, 12, 4)
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names of the graphs that become programs."""
+    made: list[str] = []
+    build = eager.build
+
+    def counting(name: str, *args: Any) -> Any:
+        if name.startswith("torch_tpu::"):
+            made.append(name)
+        return build(name, *args)
+
+    monkeypatch.setattr(eager, "build", counting)
+    yield made
+
+
+def poisoned(x: Tensor) -> Tensor:
+    """The tensor in memory where NaN lies behind its elements: they would show if the padding counted."""
+    fill = float("nan") if x.is_floating_point() else 1
+    room = torch.full((32, *x.shape[1:]), fill, dtype=x.dtype, device="tpu")
+    room[: x.shape[0]] = x
+    return room[: x.shape[0]]
+
+
+ONE_PROGRAM: dict[str, Callable[[Tensor], Any]] = {
+    "pointwise": lambda x: (x * 2 + 1).tanh().where(x > 0, -x),
+    "a size as a number": lambda x: x.sum() / x.shape[0] + x * x.shape[0],
+    "sums": lambda x: (x.sum(0), x.sum(), x.sum(1), x.sum(0, keepdim=True)),
+    "means": lambda x: (x.mean(0), x.mean(), x.mean(1)),
+    "extremes": lambda x: (x.amax(0), x.amin(0), x.max(0), x.min(1), x.argmax(0)),
+    "softmax": lambda x: (x.softmax(0), x.log_softmax(0), x.softmax(1), x.logsumexp(0)),
+    "products": lambda x: (x @ x.T, x.T @ x, x @ torch.ones(4, 2, device=x.device)),
+    "batched products": lambda x: x[:, None] @ x[:, :, None],
+    "views": lambda x: (x.reshape(-1, 2, 2).transpose(0, 1), x.view(-1), x.unsqueeze(1).expand(-1, 3, 4)),
+    "slices": lambda x: (x[1:], x[:-1], x[-1], x[0], x[:, 1:3]),
+    "made from sizes": lambda x: x + torch.arange(x.shape[0], device=x.device)[:, None] + torch.ones_like(x),
+    "norms": lambda x: (F.layer_norm(x, (4,)), F.rms_norm(x, (4,))),
+    "concatenation": lambda x: torch.cat([x, x * 2], 1),
+    "cumulative sums": lambda x: x.cumsum(0),
+    "masks": lambda x: (x @ x.T).tril().masked_fill(x @ x.T > 1, 0),
+    "attention": lambda x: F.scaled_dot_product_attention(*[x.view(1, 1, -1, 4)] * 3),
+    "causal attention": lambda x: F.scaled_dot_product_attention(*[x.view(1, 1, -1, 4)] * 3, is_causal=True),
+}
+
+
+@pytest.mark.parametrize("name", ONE_PROGRAM)
+def test_one_program_up_to_a_bound(name: str, programs: list[str]) -> None:
+    fn = ONE_PROGRAM[name]
+    torch._dynamo.reset()
+    fast = torch.compile(fn, dynamic=True)
+    torch.manual_seed(0)
+    for n in SIZES:
+        x = poisoned(torch.randn(n, 4, device="tpu"))
+        got, expected = fast(x), fn(x)
+        torch.testing.assert_close(got, expected)
+        for a, b in zip(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(expected), strict=True):
+            assert a.stride() == b.stride() or not b.is_contiguous()
+    assert len(set(programs)) == 1 and len(programs) == 1, programs
+
+
+@pytest.mark.parametrize("name", ["sums", "means", "softmax", "products", "norms", "slices", "causal attention"])
+def test_gradients_share_programs_too(name: str, programs: list[str]) -> None:
+    fn = ONE_PROGRAM[name]
+    torch._dynamo.reset()
+    fast = torch.compile(fn, dynamic=True)
+    torch.manual_seed(0)
+    for n in SIZES:
+        x = torch.randn(n, 4, device="tpu")
+        grads = []
+        for f in (fast, fn):
+            leaf = x.clone().requires_grad_()
+            sum((y * y).sum() for y in torch.utils._pytree.tree_leaves(f(leaf))).backward()
+            grads.append(leaf.grad)
+        torch.testing.assert_close(*grads)
+    assert len(programs) == 2, programs
+
+
+def test_padding_between_elements() -> None:
+    """Batches of two sequences: the padding lies between them, and views merge it away."""
+
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.up, self.out = nn.Embedding(10, 8), nn.Linear(8, 16), nn.Linear(16, 6)
+
+        def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            logits = self.out(F.gelu(self.up(self.embed(tokens))))
+            return logits, F.cross_entropy(logits.view(-1, 6), targets.view(-1))
+
+    torch.manual_seed(0)
+    model = Tagger().to("tpu")
+    torch._dynamo.reset()
+    fast = torch.compile(model, dynamic=True)
+    with torch.no_grad():
+        for n in SIZES:
+            tokens, targets = (torch.randint(k, (2, n), device="tpu") for k in (10, 6))
+            got, expected = fast(tokens, targets), model(tokens, targets)
+            torch.testing.assert_close(got, expected)
+            assert got[0].is_contiguous()
+
+
+def test_exact_sizes_where_padding_can_not_be_had(programs: list[str]) -> None:
+    torch._dynamo.reset()
+    fast = torch.compile(lambda x: torch.flip(x, (0,)), dynamic=True)
+    for n in (3, 5):
+        x = torch.arange(float(n), device="tpu")
+        assert fast(x).tolist() == x.tolist()[::-1]
+    assert len({p.partition("_")[0] for p in programs}) == 1 and len(programs) == 3  # one attempt, then one a size
+
+
+def test_random_numbers_are_those_of_eager() -> None:
+    torch._dynamo.reset()
+    fast = torch.compile(lambda x: F.dropout(x, 0.5), dynamic=True)
+    for n in (3, 7):
+        x = torch.ones(n, 5, device="tpu")
+        torch.manual_seed(n)
+        got = fast(x)
+        torch.manual_seed(n)
+        torch.testing.assert_close(got, F.dropout(x, 0.5))
+
+
+@pytest.mark.parametrize("how", ["automatic", "marked"])
+def test_a_training_loop_of_varying_batches(how: str, programs: list[str]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 3)).to("tpu")
+    eager_model = copy.deepcopy(model)
+
+    def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x), y)
+
+    torch._dynamo.reset()
+    fast = torch.compile(loss_of)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, eager_model)]
+    for n in (8, 5, 11, 16, 2, 7):
+        x, y = torch.randn(n, 6, device="tpu"), torch.randint(3, (n,), device="tpu")
+        if how == "marked":
+            torch._dynamo.mark_dynamic(x, 0)
+            torch._dynamo.mark_dynamic(y, 0)
+        losses = [fast(model, x, y), loss_of(eager_model, x, y)]
+        for loss, optimizer in zip(losses, optimizers, strict=True):
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.testing.assert_close(*losses)
+    torch.testing.assert_close(list(model.parameters()), list(eager_model.parameters()))
+    assert len(programs) == (4 if how == "automatic" else 2), programs
