@@ -14,9 +14,11 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
+from .. import compile_log
 from ..lowering import load_rules
 from . import dynamo
 from .buckets import Padded, compact
+from .names import name_of
 from .program import Program, is_value
 from .sizes import Sizes, Symbolic
 from .stages import Stage, stages
@@ -60,14 +62,14 @@ def compile_graph(
     """
     kept = torch._guards.TracingContext.try_get()
     leaving = None if is_backward or kept is None or kept.fw_metadata is None else kept.fw_metadata.num_forward
-    return _Runner(graph).function(leaving)
+    return _Runner(graph, name_of(graph, is_backward)).function(leaving)
 
 
 class _Runner:
     """The calls of a graph, in order. Values live in a list, at a place each."""
 
-    def __init__(self, graph: GraphModule) -> None:
-        self.graph = graph
+    def __init__(self, graph: GraphModule, name: str) -> None:
+        self.graph, self.name = graph, name
         self.place = {n: i for i, n in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")}
         self.inputs = len(self.place)
         self.constants = []
@@ -121,6 +123,8 @@ class _Runner:
         written = [(to, value) for to, value in self.copies if stage.may_write(to, value)]
         self.copies = [c for c in self.copies if c not in written]
         program = Program(self.graph, stage, written)
+        for op in (program.op, program.padded_op):
+            compile_log.label(op.name(), self.name)
         write_from = [self.place[n] for n, _ in written]
         read_from = [self.place[n] for n in program.inputs]
         results = [self._new_place(n) for n in program.results]
