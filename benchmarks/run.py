@@ -17,6 +17,7 @@ NAMES = (
     "cold_start",
     "generation",
     "compiled",
+    "compiled_second_process",
 )
 
 

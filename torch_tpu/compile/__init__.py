@@ -5,7 +5,6 @@ stages.py says which nodes of a graph are programs, program.py makes such a part
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,13 +38,15 @@ def backend(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callab
             f"backend 'tpu' of torch.compile takes mode='default' or 'reduce-overhead' and no options, not {options}"
         )
     load_rules()
+    from . import saved
+
     made = aot_autograd(
-        fw_compiler=compile_graph,
-        bw_compiler=functools.partial(compile_graph, is_backward=True),
+        **saved.compilers(),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
-    return made(graph, inputs)
+    with saved.cached(graph):
+        return made(graph, inputs)
 
 
 def is_on_device(graph: GraphModule) -> bool:
@@ -60,9 +61,11 @@ def compile_graph(
     """A functional graph of aten ops, with `copy_` to its inputs at the end, as a function of a list of its inputs,
     which it empties, to a list of its outputs. Programs are made at the first call.
     """
+    from .saved import CompiledGraph
+
     kept = torch._guards.TracingContext.try_get()
     leaving = None if is_backward or kept is None or kept.fw_metadata is None else kept.fw_metadata.num_forward
-    return _Runner(graph, name_of(graph, is_backward)).function(leaving)
+    return CompiledGraph(graph, name_of(graph, is_backward), leaving)
 
 
 class _Runner:

@@ -1,0 +1,87 @@
+"""Compiled graphs that PyTorch can keep: AOTAutograd's cache and Dynamo's `caching_precompile` store them.
+
+What is kept is the graph. A process that loads it makes the graph's ops and traces nothing; the programs come from the
+disk cache. PyTorch knows such objects by Inductor's base class for what its compilers give, which imports no compiler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+from torch._guards import detect_fake_mode
+from torch._inductor.output_code import OutputCode
+from torch.fx import GraphModule
+from torch.fx._graph_pickler import GraphPickler, Options
+
+from .. import cache
+from . import _Runner, compile_graph
+
+# What programs are made from; the rest of what nodes carry may hold anything.
+_KEPT = frozenset({"val", "stack_trace", "unbacked_bindings"})
+
+
+class CompiledGraph(OutputCode):
+    """A graph as `compile_graph` makes it runnable: takes a list of inputs, which it empties, gives a list of outputs.
+
+    leaving: as of `_Runner.function`. Pickled, it is the graph; `post_compile` makes it runnable again.
+    """
+
+    def __init__(self, graph: GraphModule, name: str, leaving: int | None) -> None:
+        super().__init__()
+        self._boxed_call = True  # of the object, as PyTorch's wrappers copy what an object has
+        self.graph, self.name, self.leaving, self.content = graph, name, leaving, b""
+        self.run = _Runner(graph, name).function(leaving)
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        """Run the graph."""
+        return self.run(inputs)
+
+    def prepare_for_serialization(self) -> None:
+        """Make it picklable, and no longer runnable. PyTorch calls it on a copy."""
+        try:
+            # Stages are found again in a graph that they were found in: copies to inputs stay where they are.
+            self.content = GraphPickler.dumps(
+                self.graph, Options(ops_filter=None, node_metadata_key_filter=_KEPT.__contains__)
+            )
+        except Exception as error:
+            raise BypassAOTAutogradCache(f"backend 'tpu': the graph can't be pickled: {error}") from error
+        self.graph = self.run = None
+
+    def post_compile(self, example_inputs: Sequence[Any], constants: Any, graph_kwargs: Any) -> None:
+        """Make it runnable after it was unpickled."""
+        if self.run is not None:
+            return
+        mode = detect_fake_mode(example_inputs)
+        graph = GraphPickler.loads(self.content, mode)
+        self.__init__(graph, self.name, self.leaving)
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """Nothing to set: there is no Triton."""
+
+
+def compilers() -> dict[str, Any]:
+    """The compilers for AOTAutograd, whose results it caches."""
+    backward = functools.partial(compile_graph, is_backward=True)
+    return {
+        "fw_compiler": SerializableAOTDispatchCompiler(CompiledGraph, compile_graph),
+        "bw_compiler": SerializableAOTDispatchCompiler(CompiledGraph, backward),
+    }
+
+
+@contextlib.contextmanager
+def cached(graph: GraphModule) -> Iterator[None]:
+    """Context manager in which AOTAutograd looks for Dynamo's graph in its cache, and stores it there.
+
+    The key has this package's version as an attribute of the graph. The backward graph is made at once, as that is when
+    the entry is stored.
+    """
+    graph.torch_tpu = cache.key("graph")
+    kept = torch._functorch.config.enable_autograd_cache
+    with torch._functorch.config.patch(bundled_autograd_cache=kept, force_non_lazy_backward_lowering=kept):
+        yield
