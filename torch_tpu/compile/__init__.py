@@ -18,6 +18,7 @@ from ..lowering import load_rules
 from . import dynamo
 from .buckets import Padded, compact
 from .names import name_of
+from .plan import Output, Plan, ProgramCall
 from .program import Program, is_value
 from .sizes import Sizes, Symbolic
 from .stages import Stage, stages
@@ -82,6 +83,7 @@ class _Runner:
                 self.constants.append(getattr(graph, node.target))
         parts, self.copies = stages(graph)
         self.sizes = Sizes(list(self.place)[: self.inputs], graph)
+        self.calls: list[ProgramCall] = []
         self.steps = [self._program(s) if s.is_program else self._eager(s) for s in parts]
         self.steps += [self._copy(to, value) for to, value in self.copies]
 
@@ -105,6 +107,16 @@ class _Runner:
 
         run._boxed_call = True
         return run
+
+    def plan(self) -> Plan | None:
+        """What runs the graph without it; None if it is more than programs of fixed sizes."""
+        if self.sizes.symbolic or self.constants or len(self.calls) < len(self.steps):
+            return None
+        results = self.graph.graph.output_node().args[0]
+        if any(isinstance(x, Node) and x not in self.place for x in results):
+            return None
+        outputs = [Output(self.place[x]) if isinstance(x, Node) else Output(None, x) for x in results]
+        return Plan(self.name, len(self.place), self.calls, outputs)
 
     def _new_place(self, node: Node) -> int:
         return self.place.setdefault(node, len(self.place))
@@ -131,6 +143,7 @@ class _Runner:
         write_from = [self.place[n] for n, _ in written]
         read_from = [self.place[n] for n in program.inputs]
         results = [self._new_place(n) for n in program.results]
+        self.calls.append(ProgramCall(program.name, write_from, read_from, results))
         run = Padded(program) if program.symbols and not written else program.run
 
         def step(values: list[Any], symbols: dict[Any, int]) -> None:

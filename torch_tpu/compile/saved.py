@@ -16,8 +16,10 @@ from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._guards import detect_fake_mode
 from torch._inductor.output_code import OutputCode
+from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx._graph_pickler import GraphPickler, Options
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from .. import cache
 from . import _Runner, compile_graph
@@ -29,14 +31,16 @@ _KEPT = frozenset({"val", "stack_trace", "unbacked_bindings"})
 class CompiledGraph(OutputCode):
     """A graph as `compile_graph` makes it runnable: takes a list of inputs, which it empties, gives a list of outputs.
 
-    leaving: as of `_Runner.function`. Pickled, it is the graph; `post_compile` makes it runnable again.
+    leaving: as of `_Runner.function`. Pickled, it is the graph and, if there is one, its plan; `post_compile` makes it
+    runnable again, from the plan alone if it can.
     """
 
     def __init__(self, graph: GraphModule, name: str, leaving: int | None) -> None:
         super().__init__()
         self._boxed_call = True  # of the object, as PyTorch's wrappers copy what an object has
-        self.graph, self.name, self.leaving, self.content = graph, name, leaving, b""
-        self.run = _Runner(graph, name).function(leaving)
+        runner = _Runner(graph, name)
+        self.graph, self.name, self.leaving, self.plan, self.content = graph, name, leaving, runner.plan(), b""
+        self.run = runner.function(leaving)
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         """Run the graph."""
@@ -55,11 +59,17 @@ class CompiledGraph(OutputCode):
 
     def post_compile(self, example_inputs: Sequence[Any], constants: Any, graph_kwargs: Any) -> None:
         """Make it runnable after it was unpickled."""
-        if self.run is not None:
-            return
-        mode = detect_fake_mode(example_inputs)
-        graph = GraphPickler.loads(self.content, mode)
-        self.__init__(graph, self.name, self.leaving)
+        if self.run is None and self.plan is not None:
+            self.run = self.plan.function(self._define_programs)
+        elif self.run is None:
+            self.run = self._runner(detect_fake_mode(example_inputs)).function(self.leaving)
+
+    def _runner(self, mode: FakeTensorMode) -> _Runner:
+        return _Runner(GraphPickler.loads(self.content, mode), self.name)
+
+    def _define_programs(self) -> None:
+        """The graph's programs are ops from now on that can be lowered."""
+        self._runner(FakeTensorMode(shape_env=ShapeEnv()))
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """Nothing to set: there is no Triton."""
