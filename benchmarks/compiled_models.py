@@ -95,8 +95,11 @@ class InTorch:
     def forward(self) -> Tensor:
         return self._forward(self.tokens)
 
+    def loss(self) -> Tensor:
+        return self._loss(self.tokens)
+
     def step(self) -> Tensor:
-        loss = self._loss(self.tokens)
+        loss = self.loss()
         loss.backward()
         self._update()
         self.optimizer.zero_grad()

@@ -14,7 +14,7 @@ from typing import Any
 
 from bars import ROOT, Bars, python, table
 
-ROW = ("compiles", "loads", "jax")
+ROW = ("gradients", "compiles", "loads", "jax")
 PART_LIMIT, WHOLE_LIMIT = 0.10, 0.30
 CODE = """
 import json, sys, time
@@ -23,7 +23,6 @@ first, precompile = {first}, {precompile}
 if first:
     import jax
 import torch, torch._dynamo, torch._inductor.compile_fx
-torch._dynamo.config.caching_precompile = precompile
 from compiled_models import BATCH, GPT, LENGTH, VOCABULARY, InTorch
 from torch_tpu import eager
 from torch_tpu.compile import saved
@@ -49,18 +48,26 @@ for name in ("__init__", "prepare_for_serialization", "post_compile"):
 timed(eager, "build")
 
 torch.manual_seed(0)
-gpt = InTorch(GPT().to("tpu"), torch.randint(VOCABULARY, (BATCH, LENGTH)).to("tpu"))
+precompiling = lambda: torch._dynamo.config.patch(caching_precompile=precompile)
+with precompiling():
+    gpt = InTorch(GPT().to("tpu"), torch.randint(VOCABULARY, (BATCH, LENGTH)).to("tpu"))
+update = torch.compile(gpt.optimizer.step)
 before = torch.tpu.cache_stats()
 parts.clear()
 began = time.perf_counter()
-loss = gpt.step()
+with precompiling():
+    loss = gpt.loss()
+loss.backward()
+torch.tpu.synchronize()
+gradients = time.perf_counter() - began
+update()
 torch.tpu.synchronize()
 whole = time.perf_counter() - began
 stats = torch.tpu.cache_stats()
-if precompile:
+with precompiling():
     torch.compiler.save_cache_artifacts()
 print(json.dumps(dict(
-    whole=whole, part=sum(parts.values()), parts=parts, loss=loss.item(), jax="jax" in sys.modules,
+    whole=whole, gradients=gradients, part=sum(parts.values()), parts=parts, loss=loss.item(), jax="jax" in sys.modules,
     compiles=stats["compiles"] - before["compiles"], loads=stats["disk_hits"] - before["disk_hits"],
 )))
 """
@@ -83,7 +90,16 @@ def main() -> None:
     print(json.dumps(list(runs.values())))
     names = {(p, f): f"{'first' if f else 'second'}{', caching_precompile' if p else ''}" for p, f in runs}
     table(
-        ["process", "step, s", "backend's part, s", "rest, s", "compiles", "loads", "JAX imported"],
+        [
+            "process",
+            "step, s",
+            "backend's part, s",
+            "rest, s",
+            "forward and backward, s",
+            "compiles",
+            "loads",
+            "JAX imported",
+        ],
         [
             (names[k], r["whole"], r["part"], r["whole"] - r["part"], r["compiles"], r["loads"], r["jax"])
             for k, r in runs.items()
@@ -96,8 +112,9 @@ def main() -> None:
         name = names[precompile, False]
         bars.at_most(f"{name}: backend's part", second["part"] / first["part"], PART_LIMIT, " of the first one's")
         bars.at_most(f"{name}: compiles and lowerings", second["compiles"] + second["jax"], 0)
-    whole = runs[True, False]["whole"] / runs[True, True]["whole"]
-    bars.at_most(f"{names[True, False]}: whole step", whole, WHOLE_LIMIT, " of the first one's")
+    for what, words in (("gradients", "forward and backward"), ("whole", "whole step")):
+        ratio = runs[True, False][what] / runs[True, True][what]
+        bars.at_most(f"{names[True, False]}: {words}", ratio, WHOLE_LIMIT, " of the first one's")
     bars.finish()
 
 
