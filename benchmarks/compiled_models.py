@@ -85,21 +85,18 @@ class InTorch:
     def __init__(self, module: nn.Module, tokens: Tensor) -> None:
         self.module, self.tokens = module, tokens
         self.optimizer = torch.optim.AdamW(module.parameters(), lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY)
-        self._forward, self._loss = torch.compile(module), torch.compile(self._loss_of)
+        self._forward, self._loss = torch.compile(module), torch.compile(self.loss_of)
         self._update = torch.compile(self.optimizer.step)
 
-    def _loss_of(self, tokens: Tensor) -> Tensor:
+    def loss_of(self, tokens: Tensor) -> Tensor:
         return F.cross_entropy(self.module(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
     @torch.no_grad()
     def forward(self) -> Tensor:
         return self._forward(self.tokens)
 
-    def loss(self) -> Tensor:
-        return self._loss(self.tokens)
-
     def step(self) -> Tensor:
-        loss = self.loss()
+        loss = self._loss(self.tokens)
         loss.backward()
         self._update()
         self.optimizer.zero_grad()
