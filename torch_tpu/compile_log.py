@@ -126,13 +126,13 @@ class making:
     def loaded(self) -> None:
         """The program came from the disk. CompileForbidden if that is not allowed."""
         if _forbidden["loads"]:
-            raise self._forbidden("a load")
+            raise self._error("a load")
         self.from_disk = True
 
     def compiling(self) -> None:
         """XLA is about to compile. CompileForbidden if it may not."""
         if _forbidden["compiles"]:
-            raise self._forbidden("a compile")
+            raise self._error("a compile")
         self.from_disk = False
 
     def _why(self) -> str:
@@ -151,7 +151,7 @@ class making:
                 _known.popitem(last=False)
         log.log(logging.DEBUG if self.from_disk else logging.INFO, "%s", made)
 
-    def _forbidden(self, what: str) -> CompileForbidden:
+    def _error(self, what: str) -> CompileForbidden:
         with _lock:
             why = self._why()
         where = f"at {self.line}" if self.line else "at an unknown line"

@@ -59,11 +59,13 @@ print(json.dumps([results, stats["compiles"], "jax" in sys.modules, counted]))
 """
 
 
-def work(folder: Path, precompile: bool = False, programs: str = "tpu") -> tuple[Any, int, bool, dict[str, Any]]:
+def work(
+    folder: Path, precompile: bool = False, programs: str = "tpu", **more: str
+) -> tuple[Any, int, bool, dict[str, Any]]:
     """(results, compiles, whether JAX was imported, Dynamo's counters) of a process with caches in a folder."""
     code = WORK.replace("PRECOMPILE", str(precompile))
     variables = {"TORCH_TPU_CACHE_DIR": str(folder / programs), "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch")}
-    return tuple(json.loads(expect(code, **variables).splitlines()[-1]))
+    return tuple(json.loads(expect(code, **variables, **more).splitlines()[-1]))
 
 
 def test_a_second_process_traces_no_graph_and_compiles_nothing(tmp_path: Path) -> None:
@@ -84,6 +86,10 @@ def test_with_caching_precompile_a_second_process_traces_no_python(tmp_path: Pat
     again, compiles, jax, counted = work(tmp_path, precompile=True)
     assert again == results and compiles == 0 and not jax
     assert counted["dynamo_cache"] == {"dynamo_cache_hit": 1} and counted["stats"] == {}
+    # What was kept for another environment is made anew.
+    again, compiles, _, counted = work(tmp_path, precompile=True, LIBTPU_INIT_ARGS="--other")
+    assert again == results and compiles > 1
+    assert counted["dynamo_cache"] == {"dynamo_cache_error": 1} and counted["stats"]["unique_graphs"] == 1
 
 
 @pytest.fixture
@@ -114,7 +120,7 @@ def test_another_version_of_the_package_is_another_key(own_cache: None, monkeypa
 
     for version in ("one", "one", "two"):
         torch._dynamo.reset()
-        monkeypatch.setattr(saved.cache, "key", lambda *parts, v=version: f"{v} {parts}")
+        monkeypatch.setattr(saved.cache, "version", lambda v=version: v)
         torch.compile(fn)(torch.zeros(3, device="tpu"))
     assert counters["aot_autograd"]["autograd_cache_hit"] == 1
     assert counters["aot_autograd"]["autograd_cache_miss"] == 2

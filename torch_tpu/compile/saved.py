@@ -46,6 +46,15 @@ class CompiledGraph(OutputCode):
         """Run the graph."""
         return self.run(inputs)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "version": cache.version()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Dynamo's entries have no key to put it in. They are made anew if they can't be unpickled.
+        if state.pop("version") != cache.version():
+            raise RuntimeError("the graph was kept by another version of torch_tpu, or for another device")
+        self.__dict__.update(state)
+
     def prepare_for_serialization(self) -> None:
         """Make it picklable, and no longer runnable. PyTorch calls it on a copy."""
         try:
@@ -91,7 +100,7 @@ def cached(graph: GraphModule) -> Iterator[None]:
     The key has this package's version as an attribute of the graph. The backward graph is made at once, as that is when
     the entry is stored.
     """
-    graph.torch_tpu = cache.key("graph")
+    graph.torch_tpu = cache.version()
     kept = torch._functorch.config.enable_autograd_cache
     with torch._functorch.config.patch(bundled_autograd_cache=kept, force_non_lazy_backward_lowering=kept):
         yield
