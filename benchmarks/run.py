@@ -19,6 +19,7 @@ NAMES = (
     "compiled",
     "dynamic_shapes",
     "repeated_layers",
+    "compiled_second_process",
 )
 
 

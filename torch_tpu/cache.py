@@ -53,6 +53,11 @@ def key(*parts: Any) -> str:
     return hashlib.sha256(repr((parts, modes, _environment())).encode()).hexdigest()
 
 
+def version() -> str:
+    """A hash of everything but the call that shapes programs: versions, our sources, plugin, flags, processor."""
+    return hashlib.sha256(repr(_environment()).encode()).hexdigest()
+
+
 def load(name: str) -> tuple[dict[str, Any], _C.Executable | None] | None:
     """The plan and executable of an entry, None if there is no readable one."""
     path = _path(name)

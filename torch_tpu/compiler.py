@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import _C
+from . import _C, compile_log
 from .lowering._jax import jax
 
 
@@ -34,6 +34,7 @@ def compile(fn: Callable[..., Sequence[Any]], specs: Sequence[Any], donated: Seq
     code, kept, outputs = stablehlo(fn, specs, donated)
     if outputs == 0:
         return Compiled(kept, None)
+    compile_log.compiling()
     for observer in observers:
         observer(code)
     executable = _C.Executable.compile(code, compile_options())

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from . import _C, runtime
+from . import compile_log as _log
 
 Device = torch.device | str | int | None
 
@@ -382,6 +383,32 @@ def cache_stats() -> dict[str, Any]:
 def clear_cache() -> None:
     """Forget the programs in memory; those on disk stay."""
     _C.clear_programs()
+
+
+def compile_log() -> _log.CompileLog:
+    """The programs that this process compiled or loaded from the disk, the last 4096, as a list whose `str` is a table.
+
+    Each has `name`, `line`, `seconds`, `from_disk`, `why` and `arguments`. TORCH_LOGS="torch_tpu" prints compiles as
+    they end, "+torch_tpu" loads too.
+    """
+    return _log.entries()
+
+
+def clear_compile_log() -> None:
+    """Forget what `compile_log` has; programs stay."""
+    _log.clear()
+
+
+def forbid_compiles(loads: bool = False) -> contextlib.AbstractContextManager[None]:
+    """Context manager: a compile inside raises `CompileForbidden`, a RuntimeError that says what, where and why.
+
+    In all threads of the process, because backward passes run in threads of their own. loads: so do programs that come
+    from the disk cache, which take milliseconds.
+    """
+    return _log.forbid(loads)
+
+
+CompileForbidden = _log.CompileForbidden
 
 
 def cpu_fallbacks() -> dict[str, int]:

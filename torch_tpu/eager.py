@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import _C, bounds, cache, compiler, errors, layouts, runtime
+from . import _C, arguments, bounds, cache, compile_log, compiler, errors, layouts, runtime
 from .lowering import dtypes, interpret, load_rules, rows, variants
 from .lowering._jax import jax, jnp, lax
 from .lowering.context import Context, using
@@ -123,13 +123,24 @@ def build(name: str, values: list[Any], storages: list[Storage], with_rows: bool
 
     values: the op's arguments in schema order, with TensorOperand and ScalarOperand for what is not static.
     with_rows: some operand has padded rows. fallback: run on the CPU what has no lowering.
-    Raises what PyTorch raises for wrong arguments, and NotImplementedError for ops without a lowering.
+    Raises what PyTorch raises for wrong arguments, NotImplementedError for ops without a lowering, CompileForbidden
+    under `torch.tpu.forbid_compiles`.
     """
     if any(isinstance(x, ScalarOperand) and x.is_number for x in values):
         _refuse_numbers(name, values)
+    described = arguments.describe(name, values, storages, with_rows)
+    with compile_log.making(name, described, arguments.difference) as made:
+        return _load_or_compile(name, values, storages, with_rows, fallback, made)
+
+
+def _load_or_compile(
+    name: str, values: list[Any], storages: list[Storage], with_rows: bool, fallback: bool, made: compile_log.making
+) -> _C.Program:
     key = cache.key(name, values, storages, with_rows)
     stored = cache.load(key)
     if stored is not None:
+        if stored[1] is not None:
+            made.loaded()
         return _program(name, *stored)
     try:
         with ExitStack() as stack:
@@ -186,7 +197,7 @@ class _Build:
             self.meta()
             self.plan()
             return ({**_NOTHING, "resizes": self.resizes}, None) if self.resizes else self.lower()
-        except (NotImplementedError, rows.Specialise, torch.OutOfMemoryError):
+        except (NotImplementedError, rows.Specialise, torch.OutOfMemoryError, compile_log.CompileForbidden):
             raise
         except Exception as error:
             if self.with_rows:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from .. import _C, lines
+from ..arguments import difference
 from ..lines import Line
 from . import text
 from .chips import Chip, chip_of, topology_name
@@ -319,25 +320,14 @@ def _recompiles(programs: Sequence[Recorded]) -> Iterator[Finding]:
     for late, made in sorted(found, key=lambda item: (-item[0], -len(item[1]))):
         if not late and not made[0].place.frames:
             continue  # all of the backward pass
-        causes = [c for c in dict.fromkeys(_difference(made[:i], m) for i, m in enumerate(made) if i) if c]
+        described = [m.arguments for m in made]
+        causes = dict.fromkeys(difference(described[:i], d) for i, d in enumerate(described) if i)
+        causes = [c for c in causes if c]
         words = f"{len(made)} programs" + (f", {late} of them after the second step" if late else "")
         words += (": " + "; ".join(causes[:3]) + (" and more" if len(causes) > 3 else "")) if causes else ""
         inside = made[0].place.inside
         where = f"in {text.short(str(inside))}: " if inside else ""
         yield _finding("recompile", False, made[0].line, made[0].op, where + words)
-
-
-def _difference(before: Sequence[Recorded], made: Recorded) -> str:
-    """What tells a program from the nearest of those before it."""
-
-    def differing(other: Recorded) -> list[str]:
-        names = dict.fromkeys([*other.arguments, *made.arguments])
-        return [n for n in names if other.arguments.get(n) != made.arguments.get(n)]
-
-    nearest = min(before, key=lambda other: len(differing(other)))
-    return ", ".join(
-        f"{n}: {nearest.arguments.get(n, 'none')} -> {made.arguments.get(n, 'none')}" for n in differing(nearest)[:3]
-    )
 
 
 def _padding(programs: Sequence[Checked], most: int = 12) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +10,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import _C, compiler, eager, lines
+from ..arguments import describe
 from ..lines import Line, Place
-from ..lowering import variants
-from ..views import ScalarOperand, TensorOperand
 
 
 @dataclass
@@ -79,7 +77,7 @@ class Recorder:
     def _recorded(self, name: str, values: list[Any], storages: list[Any], with_rows: bool, fallback: bool) -> Any:
         """`eager.build`, remembering."""
         place = lines.current()
-        made = Recorded(name, place, describe(name, values), len(self.steps))
+        made = Recorded(name, place, describe(name, values, storages, with_rows), len(self.steps))
         self._building.program = made
         try:
             made.program = self._build(name, values, storages, with_rows, False)
@@ -114,30 +112,3 @@ class Recorder:
         before = before + [0] * (len(self.programs) - len(before))
         after = after + [0] * (len(self.programs) - len(after))
         return [max(0, b - a) for a, b in zip(before, after, strict=True)]
-
-
-def describe(name: str, values: Sequence[Any]) -> dict[str, str]:
-    """What of a call's arguments decides its program, in words: `{"self": "float32[16, 64]", "dim": "1"}`."""
-    described: dict[str, str] = {}
-    for argument, value in zip(variants.find(name)._schema.arguments, values, strict=True):
-        items = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(x, (TensorOperand, ScalarOperand)) for x in items):
-            many = isinstance(value, (list, tuple))
-            described |= {f"{argument.name}[{i}]" if many else argument.name: _words(x) for i, x in enumerate(items)}
-        elif value is not None:
-            described[argument.name] = str(value)
-    return described
-
-
-def _words(x: Any) -> str:
-    if isinstance(x, ScalarOperand):
-        return "a number" if x.is_number else f"{_dtype(x.dtype)}[]"
-    if not isinstance(x, TensorOperand):
-        return str(x)
-    text = f"{_dtype(x.dtype)}{list(x.sizes)}"
-    contiguous = torch.empty(x.sizes, device="meta").stride()
-    return text if tuple(x.strides) == contiguous else f"{text} with strides {list(x.strides)}"
-
-
-def _dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -5,7 +5,6 @@ stages.py says which nodes of a graph are programs, program.py makes such a part
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,9 +13,12 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
+from .. import compile_log
 from ..lowering import load_rules
 from . import aliases, checkpoint, dynamo
 from .buckets import Padded, compact
+from .names import name_of
+from .plan import Output, Plan, ProgramCall
 from .program import Program, is_value
 from .sizes import Sizes, Symbolic
 from .stages import Stage, divided
@@ -37,14 +39,15 @@ def backend(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callab
             f"backend 'tpu' of torch.compile takes mode='default' or 'reduce-overhead' and no options, not {options}"
         )
     load_rules()
+    from . import saved
+
     made = aot_autograd(
-        fw_compiler=compile_graph,
-        bw_compiler=functools.partial(compile_graph, is_backward=True),
-        inference_compiler=compile_inference,
+        **saved.compilers(),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
-    return made(graph, inputs)
+    with saved.cached(graph):
+        return made(graph, inputs)
 
 
 def is_on_device(graph: GraphModule) -> bool:
@@ -61,9 +64,11 @@ def compile_graph(
     """
     checkpoint.give_values(graph)
     checkpoint.hold_back(graph)
+    from .saved import CompiledGraph
+
     kept = torch._guards.TracingContext.try_get()
     leaving = None if is_backward or kept is None or kept.fw_metadata is None else kept.fw_metadata.num_forward
-    return _Runner(graph).function(leaving)
+    return CompiledGraph(graph, name_of(graph, is_backward), leaving)
 
 
 def compile_inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
@@ -75,8 +80,8 @@ def compile_inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[[li
 class _Runner:
     """The calls of a graph, in order. Values live in a list, at a place each."""
 
-    def __init__(self, graph: GraphModule) -> None:
-        self.graph = graph
+    def __init__(self, graph: GraphModule, name: str) -> None:
+        self.graph, self.name = graph, name
         self.place = {n: i for i, n in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")}
         self.inputs = len(self.place)
         self.constants = []
@@ -86,6 +91,7 @@ class _Runner:
                 self.constants.append(getattr(graph, node.target))
         parts, self.copies = divided(graph)
         self.sizes = Sizes(list(self.place)[: self.inputs], graph)
+        self.calls: list[ProgramCall] = []
         self.steps = [self._program(s) if s.is_program else self._eager(s) for s in parts]
         self.steps += [self._copy(to, value) for to, value in self.copies]
 
@@ -110,6 +116,16 @@ class _Runner:
         run._boxed_call = True
         return run
 
+    def plan(self) -> Plan | None:
+        """What runs the graph without it; None if it is more than programs of fixed sizes."""
+        if self.sizes.symbolic or self.constants or len(self.calls) < len(self.steps):
+            return None
+        results = self.graph.graph.output_node().args[0]
+        if any(isinstance(x, Node) and x not in self.place for x in results):
+            return None
+        outputs = [Output(self.place[x]) if isinstance(x, Node) else Output(None, x) for x in results]
+        return Plan(self.name, len(self.place), self.calls, outputs)
+
     def _new_place(self, node: Node) -> int:
         return self.place.setdefault(node, len(self.place))
 
@@ -130,10 +146,14 @@ class _Runner:
         written = [(to, value) for to, value in self.copies if stage.may_write(to, value)]
         self.copies = [c for c in self.copies if c not in written]
         program = Program(self.graph, stage, written)
+        for op in program.op_names:
+            compile_log.label(op, self.name)
         write_from = [self.place[n] for n, _ in written]
         read_from = [self.place[n] for n in program.inputs]
         results = [self._new_place(n) for n in program.results]
-        run = Padded(program) if program.symbols and not written else program.run
+        if not program.is_anchored:
+            self.calls.append(ProgramCall(program.name, write_from, read_from, results))
+        run = Padded(program) if program.symbols and program.inputs and not written else program.run
 
         def step(values: list[Any], symbols: dict[Any, int]) -> None:
             got = run([values[i] for i in write_from], [values[i] for i in read_from], symbols)

@@ -38,8 +38,12 @@ class Program:
         self.graph = _part(graph, [*targets, *self.inputs], stage.nodes, outputs)
         self.symbols = sorted(free_symbols(list(self.graph.graph.nodes)), key=str)
         with unset_fake_temporarily():
-            self.op, self.padded_op = _ops(self.graph, len(self.results), self.symbols)
-            if not targets and not self.inputs:
+            digest = _digest(self.graph, len(self.results))
+            self.name = f"graph_{digest}"
+            self.op, self.padded_op = _ops(digest, self.graph, len(self.results), self.symbols)
+            self.op_names = self.op.name(), self.padded_op.name()
+            self.is_anchored = not targets and not self.inputs
+            if self.is_anchored:
                 made = pytree.tree_leaves([n.meta["val"] for n in self.results])
                 self.op = _anchored(self.op, made[0].device)
 
@@ -82,12 +86,13 @@ def _part(graph: GraphModule, inputs: Sequence[Node], nodes: Sequence[Node], out
     return GraphModule(graph, new)
 
 
-def _ops(program: GraphModule, results: int, symbols: Sequence[Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _ops(
+    digest: str, program: GraphModule, results: int, symbols: Sequence[Any]
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The op of a program for exact sizes, and the one for bounds; alike programs are one.
 
     That for bounds takes padded inputs, then the true values of the symbols as 0-d tensors; its sizes are the bounds.
     """
-    digest = _digest(program, results)
     promised = [n.meta["val"] for n in program.graph.output_node().args[0]]
 
     def with_sizes(sizes: list[int]) -> GraphModule:
@@ -119,17 +124,24 @@ def _anchored(op: Callable[..., Any], device: torch.device) -> Callable[..., lis
 
 
 def define(
-    name: str, lower: Callable[..., list[Any]], promise: Callable[[list[int]], list[torch.Tensor]], results: int
+    name: str,
+    lower: Callable[..., list[Any]],
+    promise: Callable[[list[int]], list[torch.Tensor]],
+    results: int,
+    replace: bool = True,
 ) -> Callable[..., list[torch.Tensor]]:
-    """An op `torch_tpu::name(written, inputs, sizes)` of lists of tensors and of integers, or the one of that name.
+    """An op `torch_tpu::name(written, inputs, sizes)` of lists of tensors and of integers.
 
     lower: takes arrays for tensors; returns the results, then the new values of `written`. promise: the same as meta
-    tensors, from the sizes. results: how many the op returns.
+    tensors, from the sizes. results: how many the op returns. replace: whether these are taken if there is such an op.
     """
-    if f"torch_tpu::{name}" not in RULES:
+    known = name in _bodies
+    if replace or not known:
+        _bodies[name] = lower, promise
+    if not known:
 
         def functional(written: list[Any], inputs: list[Any], sizes: list[int]) -> Any:
-            made = promise(sizes)
+            made = promised_as(name)(sizes)
             return made[:results], made[results:]
 
         # Two forms, as all ops have that write to arguments.
@@ -137,8 +149,21 @@ def define(
         _library.define(f"{name}_(Tensor(a!)[] written, Tensor[] inputs, int[] sizes) -> Tensor[]")
         _library.impl(name, functional, "Meta")
         _library.impl(f"{name}_", lambda *call: functional(*call)[0], "Meta")
-        RULES[f"torch_tpu::{name}"] = Rule(lower, random=True)
+        RULES[f"torch_tpu::{name}"] = Rule(lambda *call: lowered_as(name)(*call), random=True)
     return getattr(torch.ops.torch_tpu, f"{name}_").default
+
+
+_bodies: dict[str, tuple[Callable[..., list[Any]], Callable[[list[int]], list[torch.Tensor]]]] = {}
+
+
+def lowered_as(name: str) -> Callable[..., list[Any]]:
+    """The `lower` of a defined op."""
+    return _bodies[name][0]
+
+
+def promised_as(name: str) -> Callable[[list[int]], list[torch.Tensor]]:
+    """The `promise` of a defined op."""
+    return _bodies[name][1]
 
 
 def _digest(program: GraphModule, results: int) -> str:
