@@ -64,10 +64,11 @@ ONE_PROGRAM: dict[str, Callable[[Tensor], Any]] = {
 def test_one_program_up_to_a_bound(name: str, programs: list[str]) -> None:
     fn = ONE_PROGRAM[name]
     torch._dynamo.reset()
-    fast = torch.compile(fn, dynamic=True)
+    fast = torch.compile(fn)
     torch.manual_seed(0)
     for n in SIZES:
         x = poisoned(torch.randn(n, 4, device="tpu"))
+        torch._dynamo.mark_dynamic(x, 0)
         got, expected = fast(x), fn(x)
         torch.testing.assert_close(got, expected)
         for a, b in zip(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(expected), strict=True):
@@ -79,17 +80,18 @@ def test_one_program_up_to_a_bound(name: str, programs: list[str]) -> None:
 def test_gradients_share_programs_too(name: str, programs: list[str]) -> None:
     fn = ONE_PROGRAM[name]
     torch._dynamo.reset()
-    fast = torch.compile(fn, dynamic=True)
+    fast = torch.compile(fn)
     torch.manual_seed(0)
     for n in SIZES:
         x = torch.randn(n, 4, device="tpu")
         grads = []
         for f in (fast, fn):
             leaf = x.clone().requires_grad_()
+            torch._dynamo.mark_dynamic(leaf, 0)
             sum((y * y).sum() for y in torch.utils._pytree.tree_leaves(f(leaf))).backward()
             grads.append(leaf.grad)
         torch.testing.assert_close(*grads)
-    assert len(programs) == 2, programs
+    assert len(programs) == len(set(programs)) <= 2, programs  # a forward without saved values is that of above
 
 
 def test_padding_between_elements() -> None:
@@ -139,7 +141,8 @@ def test_random_numbers_are_those_of_eager() -> None:
 @pytest.mark.parametrize("how", ["automatic", "marked"])
 def test_a_training_loop_of_varying_batches(how: str, programs: list[str]) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 3)).to("tpu")
+    width = 16 if how == "automatic" else 24  # alike graphs would share programs
+    model = nn.Sequential(nn.Linear(6, width), nn.LayerNorm(width), nn.GELU(), nn.Linear(width, 3)).to("tpu")
     eager_model = copy.deepcopy(model)
 
     def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

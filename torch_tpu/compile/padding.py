@@ -8,7 +8,9 @@ doesn't count there. An op that is not in the table here raises `Unpadded`: the 
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -144,6 +146,16 @@ class _Lowering:
             raise Unpadded(f"a size of {expr}")
         return self.counts[symbols[0]] + jnp.int32(int(expr - symbols[0]))
 
+    def number(self, expr: Any) -> Any:
+        """The value of an expression of sizes: 0-d int64."""
+        if expr.is_Integer:
+            return jnp.int64(int(expr))
+        if expr.is_Symbol:
+            return self.counts[expr].astype(jnp.int64)
+        if expr.is_Add or expr.is_Mul:
+            return functools.reduce(operator.add if expr.is_Add else operator.mul, map(self.number, expr.args))
+        raise Unpadded(f"a number of {expr}")
+
     def valid(self, dim: Dim) -> Any:
         """Which elements along a dimension are no padding."""
         bounds = [f.bound for f in dim]
@@ -248,7 +260,7 @@ def _norm(dim: int, rank: int) -> int:
 def pointwise(call: Call) -> Padded:
     for i, given in enumerate(call.given):
         if isinstance(given, Symbolic):
-            call.args[i] = call.of.count(given.node.expr).astype(jnp.int64)
+            call.args[i] = call.of.number(given.node.expr)
     if any(isinstance(x, Symbolic) for x in call.node.meta["symbolic_args"][1].values()):
         raise Unpadded(f"{call.node.target.name()} with a size among its named arguments")
     (array,) = call.lower()
@@ -644,7 +656,9 @@ def attention(call: Call) -> Any:
         raise Unpadded("dropout of padded tensors")
     _unpadded(v, [len(v.dims) - 1], "a head")
     _mask_keys(call)
-    call.args[2] = replace(v, array=call.of.filled(v, 0, [len(v.dims) - 2]))
+    for i in (1, 2):  # a score of NaN stays one under any mask
+        x = call.args[i]
+        call.args[i] = replace(x, array=call.of.filled(x, 0, [len(x.dims) - 2]))
     arrays = call.lower()
     dims = (*q.dims[:-1], v.dims[-1])
     return call.wrapped(arrays, [dims, q.dims[:-1], *[()] * (len(arrays) - 2)])
@@ -661,7 +675,8 @@ def attention_backward(call: Call) -> Any:
 
 def _mask_keys(call: Call) -> None:
     """Keys in the padding don't count. Under the causal mask of a square they never do for true queries."""
-    q, k, _, bias = call.args[:4]
+    q, k, bias = call.args[0], call.args[1], call.argument("attn_bias")
+    call.args += [None] * (4 - len(call.args))
     length = k.dims[-2]
     if not k.is_padded(len(k.dims) - 2) or (call.argument("is_causal") and q.dims[-2] == length):
         return
