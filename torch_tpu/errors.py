@@ -53,7 +53,7 @@ def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -
     inexact = {x.dtype for x in leaves if isinstance(x, torch.Tensor) and _is_inexact(x)}
     # What autograd calls is as it must be, though the CPU may keep other dtypes for it.
     mixed = len(inexact) > 1 and "backward" not in op.name()
-    if _is_foreach_in_place(op):
+    if op._schema.name.startswith("aten::_foreach_"):  # each tensor as the op on one; shape functions promote instead
         wrong, (args, kwargs) = True, pytree.tree_map_only(torch.Tensor, _of_one_element, (args, kwargs))
     said = _said_by_cpu(op, args, kwargs) if wrong or mixed else None
     # The made-up values may be wrong where others are not: of mixed dtypes only what is said of dtypes counts.
@@ -63,11 +63,6 @@ def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -
 
 def _is_inexact(x: torch.Tensor) -> bool:
     return x.is_floating_point() or x.is_complex()
-
-
-def _is_foreach_in_place(op: OpOverload) -> bool:
-    """Their functional forms promote where these refuse."""
-    return op._schema.name.startswith("aten::_foreach_") and op._schema.is_mutable
 
 
 def _of_one_element(x: torch.Tensor) -> torch.Tensor:

@@ -32,7 +32,8 @@ def _matrices(a: Any, b: Any, at: int) -> Any:
     much as the product itself. Where b is the largest of the three, b.T @ a.T, transposed, takes half the time.
     """
     (m, k), n, ins = a.shape, b.shape[1], context().ins
-    is_transposed = at < len(ins) and ins[at].stride() == (1, k) and a.dtype == jnp.float32
+    b_as_given = ins[at] if at < len(ins) else None  # a list in foreach ops
+    is_transposed = isinstance(b_as_given, torch.Tensor) and b_as_given.stride() == (1, k) and a.dtype == jnp.float32
     if context().emulated and is_transposed and n * k > m * (n + k):
         # XLA would undo what it sees through.
         return lax.optimization_barrier(product(b.T, a.T)).T
