@@ -30,6 +30,10 @@ def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
         wanted = torch.channels_last if out.ndim == 4 else torch.channels_last_3d
         follows = any(_suggests(t, wanted) for t in args[:2])
         return torch.empty_like(out, memory_format=wanted if follows else torch.contiguous_format)
+    if op.name() == "aten::pow.Tensor_Scalar" and args[0].dtype == torch.bool and isinstance(args[1], bool):
+        return out.bool()  # the shape function takes the exponent for an int64
+    if op.name() == "aten::_foreach_pow.Scalar" and isinstance(args[1], bool):
+        return [y.bool() if x.dtype == torch.bool else y for x, y in zip(args[0], out, strict=True)]
     if op.name() in _COLUMN_MAJOR:
         first, *others = out
         return first.mT.contiguous().mT if first.ndim > 1 else first, *others

@@ -186,6 +186,12 @@ def test_power_of_a_number(exponent):
     check(aten.pow.Tensor_Scalar, torch.tensor([3, -2]), exponent if exponent >= 0 or exponent % 1 else abs(exponent))
 
 
+@pytest.mark.parametrize("exponent", [True, False, 2])
+def test_powers_of_bools(exponent):
+    x = torch.tensor([True, False])
+    assert torch.equal((x.to("tpu") ** exponent).cpu(), x**exponent)
+
+
 def test_powers():
     x = edges()
     check(aten.pow.Tensor_Tensor, x[:, None], x)

@@ -332,6 +332,8 @@ def pow_scalar(x: Any, exponent: Any) -> Any:
         return RULES["aten::pow.Tensor_Tensor"].fn(x, exponent)
     compute, result = pointwise_dtypes("same", x, exponent)
     x = x.astype(dtypes.to_jax(compute))
+    if compute == torch.bool:
+        return x | (not exponent)
     if not compute.is_floating_point or exponent in (0, 1, 2, 3, -1, -2):
         power = lax.integer_pow(x, int(exponent))
     elif abs(exponent) == 0.5:
