@@ -30,10 +30,11 @@ def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
         wanted = torch.channels_last if out.ndim == 4 else torch.channels_last_3d
         follows = any(_suggests(t, wanted) for t in args[:2])
         return torch.empty_like(out, memory_format=wanted if follows else torch.contiguous_format)
-    if op.name() == "aten::pow.Tensor_Scalar" and args[0].dtype == torch.bool and isinstance(args[1], bool):
-        return out.bool()  # the shape function takes the exponent for an int64
-    if op.name() == "aten::_foreach_pow.Scalar" and isinstance(args[1], bool):
-        return [y.bool() if x.dtype == torch.bool else y for x, y in zip(args[0], out, strict=True)]
+    if op.name() == "aten::pow.Tensor_Scalar":
+        return _power(args[0], args[1], out)
+    if op.name() in ("aten::_foreach_pow.Scalar", "aten::_foreach_pow.ScalarList"):
+        exponents = args[1] if isinstance(args[1], list) else [args[1]] * len(out)
+        return [_power(x, e, y) for x, e, y in zip(args[0], exponents, out, strict=True)]
     if op.name() in _COLUMN_MAJOR:
         first, *others = out
         return first.mT.contiguous().mT if first.ndim > 1 else first, *others
@@ -45,6 +46,11 @@ def as_promised(op: OpOverload, args: list[Any], out: Any) -> Any:
         steps, batch, _ = args[0].shape
         return out[0], out[1].new_empty(batch, steps, 2 * label_count(steps, args[1].shape) + 1)
     return out
+
+
+def _power(x: torch.Tensor, exponent: Any, out: torch.Tensor) -> torch.Tensor:
+    """The shape function takes an exponent of True for an int64."""
+    return out.bool() if x.dtype == torch.bool and isinstance(exponent, bool) else out
 
 
 # The CPU's kernels copy a transform or a factor to an `out=` tensor that they made contiguous.
