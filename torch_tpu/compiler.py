@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import _C, compile_log
+from . import _C, compile_log, runtime
 from .lowering._jax import jax
 
 
@@ -21,8 +22,15 @@ class Compiled:
     executable: _C.Executable | None
 
 
-# Called with the portable StableHLO artifact of every program before it is compiled, in the thread that compiles it.
+# Called with the portable StableHLO artifact of every program before it is compiled, in the thread that compiles it: as
+# it is for a chip, also where the CPU plugin gets another one.
 observers: list[Callable[[bytes], None]] = []
+_state = threading.local()
+
+
+def emulated() -> bool:
+    """Whether what this thread lowers is for the CPU plugin."""
+    return runtime.is_emulated() and not getattr(_state, "for_chip", False)
 
 
 def compile(fn: Callable[..., Sequence[Any]], specs: Sequence[Any], donated: Sequence[int]) -> Compiled:
@@ -35,11 +43,21 @@ def compile(fn: Callable[..., Sequence[Any]], specs: Sequence[Any], donated: Seq
     if outputs == 0:
         return Compiled(kept, None)
     compile_log.compiling()
-    for observer in observers:
-        observer(code)
+    if observers:
+        for_chip = _for_chip(fn, specs, donated) if emulated() else code
+        for observer in observers:
+            observer(for_chip)
     executable = _C.Executable.compile(code, compile_options())
     _C.count_compile(time.perf_counter() - began)
     return Compiled(kept, executable)
+
+
+def _for_chip(fn: Callable[..., Sequence[Any]], specs: Sequence[Any], donated: Sequence[int]) -> bytes:
+    _state.for_chip = True
+    try:
+        return stablehlo(lambda *arrays: fn(*arrays), specs, donated)[0]  # JAX would take what it traced of fn itself
+    finally:
+        _state.for_chip = False
 
 
 def stablehlo(

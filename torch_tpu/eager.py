@@ -286,7 +286,9 @@ class _Build:
                 return interpret.lower(self.pure, args, kwargs, None, [])
 
             shapes = jax.eval_shape(run, *specs.values())
-        metas = [s and torch.empty(s.shape, dtype=dtypes.to_torch(s.dtype), device="meta") for s in shapes]
+        metas = [
+            None if s is None else torch.empty(s.shape, dtype=dtypes.to_torch(s.dtype), device="meta") for s in shapes
+        ]
         returns = self.pure._schema.returns
         if len(returns) == 1:
             return metas if str(returns[0].type).startswith("List") else metas[0]
@@ -401,7 +403,7 @@ class _Build:
             rng=rng,
             matmul_precision=torch.get_float32_matmul_precision(),
             deterministic=torch.are_deterministic_algorithms_enabled(),
-            emulated=runtime.is_emulated(),
+            emulated=compiler.emulated(),
             rows=starts[-1].astype(jnp.int32) if self.with_rows else None,
             row_operands=tuple(values[id(x)] for x in self.operands if x.row_dim >= 0),
             row_dims=tuple(x.row_dim for x in self.operands if x.row_dim >= 0),
