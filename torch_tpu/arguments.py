@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import make_contiguous_strides_for
 
 from . import _C
 from .lowering import variants
@@ -57,7 +58,7 @@ def _words(x: Any) -> str:
     if not isinstance(x, TensorOperand):
         return str(x)
     text = f"{_dtype(x.dtype)}{list(x.sizes)}"
-    text = text if x.strides == _contiguous(x.sizes) else f"{text} with strides {list(x.strides)}"
+    text = text if x.strides == make_contiguous_strides_for(x.sizes) else f"{text} with strides {list(x.strides)}"
     return text + (" conjugate" if x.conj else "") + (" negative" if x.neg else "")
 
 
@@ -90,14 +91,6 @@ def _modes(with_rows: bool) -> Arguments:
     if _C.debug_mode():
         modes["mode"] = "debug"
     return modes
-
-
-def _contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for n in reversed(sizes):
-        strides.append(step)
-        step *= max(n, 1)
-    return tuple(reversed(strides))
 
 
 def _dtype(dtype: torch.dtype) -> str:

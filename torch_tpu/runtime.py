@@ -73,7 +73,8 @@ def start() -> None:
         return
     path = plugin_path()
     options = [("cpu_device_count", _virtual_devices())] if is_emulated() else []
-    with _log_level(os.environ.get("TORCH_TPU_LOG_LEVEL", "3")):
+    # Not set for longer: JAX sets the same variable for its own libraries when it is imported.
+    with environment(TF_CPP_MIN_LOG_LEVEL=os.environ.get("TORCH_TPU_LOG_LEVEL", "3")):
         _C.start(path, options)
     _C.set_most_programs(_most_programs())
     _C.set_device_count(_C.runtime_device_count())
@@ -112,21 +113,18 @@ def _most_maps() -> int | None:
 
 
 @contextlib.contextmanager
-def _log_level(level: str) -> Iterator[None]:
-    """The plugin's log level (0: all, 3: fatal errors only), which it reads as it starts.
-
-    Not set for longer: JAX sets the same variable for its own libraries when it is imported.
-    """
-    name = "TF_CPP_MIN_LOG_LEVEL"
-    previous = os.environ.get(name)
-    os.environ[name] = level
+def environment(**variables: str) -> Iterator[None]:
+    """Environment variables that are set for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        if previous is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = previous
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def total_memory() -> int:

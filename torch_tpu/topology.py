@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-from collections.abc import Iterator
 from typing import Any
 
-from . import compiler
+from . import compiler, runtime
 
 # libtpu asks a metadata server for minutes which chips there are, unless it is told. Not for hosts that have some.
 _NO_CHIPS = {
@@ -26,7 +24,8 @@ class Topology:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        with _environment({**_NO_CHIPS, **_QUIET}):
+        unset = {name: value for name, value in {**_NO_CHIPS, **_QUIET}.items() if name not in os.environ}
+        with runtime.environment(**unset):
             self._device = _devices(name)[0]
 
     def compile(self, artifact: bytes) -> Any:
@@ -49,15 +48,3 @@ def _devices(name: str) -> list[Any]:
     from jax.experimental import topologies
 
     return topologies.get_topology_desc(name, platform="tpu").devices
-
-
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Variables that are set for a while unless the user has set them."""
-    mine = [name for name in variables if name not in os.environ]
-    os.environ.update({name: variables[name] for name in mine})
-    try:
-        yield
-    finally:
-        for name in mine:
-            os.environ.pop(name, None)

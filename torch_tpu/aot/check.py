@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import runpy
 import sys
 import time
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .. import _C, lines
+from .. import _C, lines, runtime
 from ..arguments import difference
 from ..lines import Line
 from . import text
@@ -163,7 +162,9 @@ def check(script: str, arguments: Sequence[str], target: str, track: Track = lam
     import libtpu  # noqa: F401 - before the script runs for nothing
 
     began = time.perf_counter()
-    with _limited_memory(chip) as limit, _no_disk_cache(), Recorder() as recorder:
+    # Programs from the disk are not lowered, so there would be nothing to compile for the chip.
+    no_disk_cache = runtime.environment(TORCH_TPU_CACHE_DIR="")
+    with _limited_memory(chip) as limit, no_disk_cache, Recorder() as recorder:
         devices = range(torch.tpu.device_count())
         for device in devices:
             torch.tpu.reset_peak_memory_stats(device)
@@ -222,21 +223,6 @@ def _limited_memory(chip: Chip) -> Iterator[int]:
         yield limit
     finally:
         _C.set_memory_limit(before)
-
-
-@contextlib.contextmanager
-def _no_disk_cache() -> Iterator[None]:
-    """Programs from the disk are not lowered, so there would be nothing to compile for the chip."""
-    name = "TORCH_TPU_CACHE_DIR"
-    before = os.environ.get(name)
-    os.environ[name] = ""
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def _compile_all(recorder: Recorder, launches: list[int], target: str, track: Track) -> list[Checked]:

@@ -20,7 +20,7 @@ from .buckets import Padded, compact
 from .names import name_of
 from .plan import Output, Plan, ProgramCall
 from .program import Program, is_value
-from .sizes import Sizes, Symbolic
+from .sizes import Sizes, Symbolic, number
 from .stages import Stage, divided
 
 dynamo.register()
@@ -135,8 +135,7 @@ class _Runner:
             at = self.place[x]
             return lambda values, symbols: values[at]
         if isinstance(x, Node) and isinstance(x.meta.get("val"), Symbolic):
-            evaluate = self.sizes.evaluate
-            return lambda values, symbols: evaluate(x.meta["val"], symbols)
+            return lambda values, symbols: number(x.meta["val"], symbols)
         if isinstance(x, Node):  # a constant
             constant = getattr(self.graph, x.target)
             return lambda values, symbols: constant

@@ -37,7 +37,7 @@ class TpuInterface(device_interface.DeviceInterface):
 
     @staticmethod
     def get_compute_capability(device: torch.types.Device = None) -> str:
-        """None: nothing depends on it."""
+        """No version: nothing depends on it."""
         return ""
 
     @staticmethod

@@ -25,8 +25,6 @@ from ..lowering.dtypes import to_jax
 from ..lowering.registry import RULES
 from .sizes import Symbolic
 
-aten = torch.ops.aten
-
 
 class Unpadded(NotImplementedError):
     """A graph does something for which its sizes must be exact."""
@@ -52,7 +50,7 @@ class Padded:
     """An array and how its dimensions are padded."""
 
     array: Any
-    dims: tuple[Dim, ...]
+    dims: Sequence[Dim]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dims", tuple(_normal(d) for d in self.dims))
@@ -78,38 +76,28 @@ def run(graph: GraphModule, arrays: Sequence[Any], counts: dict[Any, Any]) -> li
     graph: with the bounds for its sizes, each node's `meta["symbolic"]` being what it was before. arrays: one a
     placeholder, padded. counts: 0-d int32 of the symbols' true values.
     """
-    return _Lowering(counts).run(graph, arrays)
+    lowering = _Lowering(counts)
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    inputs = [lowering.simple(x, n.meta["symbolic"]) for x, n in zip(arrays, placeholders, strict=True)]
+    values = interpret.walk(graph, inputs, lambda tensor: _fixed(interpret.constant(tensor)), lowering.call)
+    return [_result(x) for x in values]
+
+
+def _result(value: Padded) -> Any:
+    for dim in value.dims:
+        if any(f.is_padded for f in dim[1:]):
+            raise Unpadded("a result whose padding lies between its elements")
+    return value.array
 
 
 class _Lowering:
+    """The lowering of nodes whose sizes are counted so."""
+
     def __init__(self, counts: dict[Any, Any]) -> None:
         self.counts = counts
 
-    def run(self, graph: GraphModule, arrays: Sequence[Any]) -> list[Any]:
-        values: dict[Node, Any] = {}
-        queue = iter(arrays)
-        for node in graph.graph.nodes:
-            if node.op == "placeholder":
-                values[node] = self.simple(next(queue), node.meta["symbolic"])
-            elif node.op == "get_attr":
-                found = getattr(graph, node.target)
-                values[node] = found if isinstance(found, GraphModule) else _fixed(interpret.constant(found))
-            elif node.op == "output":
-                return [self._result(values[x]) for x in node.args[0]]
-            elif getattr(node.target, "__name__", "") == "getitem":
-                values[node] = values[node.args[0]][node.args[1]]
-            else:
-                values[node] = self._node(node, values)
-        raise RuntimeError("the graph has no output")
-
-    def _result(self, value: Padded) -> Any:
-        for dim in value.dims:
-            if any(f.is_padded for f in dim[1:]):
-                raise Unpadded("a result whose padding lies between its elements")
-        return value.array
-
-    def _node(self, node: Node, values: dict[Node, Any]) -> Any:
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
+    def call(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The results of a node for Padded arguments."""
         call = Call(self, node, list(args), dict(kwargs))
         is_padded = any(f.is_padded for x in call.operands for d in x.dims for f in d)
         if not is_padded and not call.has_sizes and not call.makes_padded():
@@ -123,7 +111,7 @@ class _Lowering:
             handler = pointwise
         if handler is None:
             raise Unpadded(f"{name} of a padded tensor")
-        if call.has_sizes and handler not in TAKES_SIZES:
+        if call.has_sizes and handler not in _TAKES_SIZES:
             raise Unpadded(f"{name} with a size among its arguments")
         return handler(call)
 
@@ -225,12 +213,8 @@ class Call:
             elif dims is None:
                 result.append(self.of.simple(array, symbolic))
             else:
-                result.append(Padded(array, tuple(dims[i])))
+                result.append(Padded(array, dims[i]))
         return pytree.tree_unflatten(result, spec)
-
-    def one(self, array: Any, dims: Sequence[Dim]) -> Padded:
-        """The result of an op that has one."""
-        return Padded(array, tuple(dims))
 
 
 def _is_padded(x: Any) -> bool:
@@ -256,7 +240,7 @@ def _norm(dim: int, rank: int) -> int:
 # --- elementwise
 
 
-@handles("where.self", "clone", "_to_copy", "contiguous", "detach", "alias", "lift_fresh_copy")
+@handles("where.self", "clone", "_to_copy", "detach", "alias", "lift_fresh_copy")
 def pointwise(call: Call) -> Padded:
     for i, given in enumerate(call.given):
         if isinstance(given, Symbolic):
@@ -264,7 +248,7 @@ def pointwise(call: Call) -> Padded:
     if any(isinstance(x, Symbolic) for x in call.node.meta["symbolic_args"][1].values()):
         raise Unpadded(f"{call.node.target.name()} with a size among its named arguments")
     (array,) = call.lower()
-    return call.one(array, _broadcast(call, array.ndim))
+    return Padded(array, _broadcast(call, array.ndim))
 
 
 def _broadcast(call: Call, rank: int) -> list[Dim]:
@@ -288,7 +272,7 @@ def prefix(call: Call) -> Padded:
     if any(len(d) > 1 and any(f.is_padded for f in d) for d in x.dims):
         raise Unpadded(f"{call.node.target.name()} along a merged dimension")
     (array,) = call.lower()
-    return call.one(array, x.dims)
+    return Padded(array, x.dims)
 
 
 # --- made from sizes
@@ -315,7 +299,7 @@ def arange(call: Call) -> Any:
 # --- shapes
 
 
-@handles("view", "_unsafe_view", "reshape", "_reshape_alias", "flatten.using_ints")
+@handles("view", "_unsafe_view", "_reshape_alias")
 def view(call: Call) -> Padded:
     (array,) = call.lower()
     factors = [f for d in call.args[0].dims for f in d if not (f.bound == 1 and not f.is_padded)]
@@ -343,7 +327,7 @@ def view(call: Call) -> Padded:
         dims.append(tuple(dim) or (Factor(1, 1),))
     if any(f.is_padded for f in factors):
         raise Unpadded("a view that drops a padded dimension")
-    return call.one(array, dims)
+    return Padded(array, dims)
 
 
 def _expression(size: Any) -> Any:
@@ -359,10 +343,10 @@ def expand(call: Call) -> Padded:
     for i, (size, bound) in enumerate(zip(call.symbolic.shape, array.shape, strict=True)):
         kept = i >= lead and x.array.shape[i - lead] == bound
         dims.append(x.dims[i - lead] if kept else call.of.dim(size, bound))
-    return call.one(array, dims)
+    return Padded(array, dims)
 
 
-@handles("permute", "transpose.int", "t", "unsqueeze", "squeeze.dim", "squeeze.dims", "squeeze", "movedim.int")
+@handles("permute", "transpose.int", "t", "unsqueeze", "squeeze.dim", "squeeze.dims", "squeeze")
 def reorder(call: Call) -> Padded:
     """The dimensions in another order, with others of one element or without them."""
     (array,) = call.lower()
@@ -382,7 +366,7 @@ def reorder(call: Call) -> Padded:
         if any(f.is_padded for d in chosen for f in dims[d]) and name == "squeeze":
             chosen = {d for d in chosen if not x.is_padded(d)}
         dims = [d for i, d in enumerate(dims) if i not in chosen or x.array.shape[i] != 1]
-    return call.one(array, dims)
+    return Padded(array, dims)
 
 
 @handles("slice.Tensor")
@@ -395,7 +379,7 @@ def slice_(call: Call) -> Any:
     (array,) = call.lower()
     dims = list(x.dims)
     dims[dim] = call.of.dim(call.symbolic.shape[dim], array.shape[dim])
-    return call.one(array, dims)
+    return Padded(array, dims)
 
 
 def _is_size(given: Sequence[Any], position: int) -> bool:
@@ -410,12 +394,12 @@ def select(call: Call) -> Padded:
         raise Unpadded("the element at a size")
     rest = [d for i, d in enumerate(x.dims) if i != dim]
     if not x.is_padded(dim):
-        return call.one(call.lower()[0], rest)
+        return Padded(call.lower()[0], rest)
     if len(x.dims[dim]) > 1:
         raise Unpadded("an element of a merged dimension")
     if index < 0:  # from the true end
         index = call.of.count(x.dims[dim][0].size) + jnp.int32(index)
-    return call.one(lax.dynamic_index_in_dim(x.array, jnp.int32(index), dim, keepdims=False), rest)
+    return Padded(lax.dynamic_index_in_dim(x.array, jnp.int32(index), dim, keepdims=False), rest)
 
 
 @handles("slice_backward", "select_backward")
@@ -438,7 +422,7 @@ def cat(call: Call) -> Padded:
         raise Unpadded("a concatenation along a padded dimension")
     dims = [_merged([x.dims[i] for x in tensors]) for i in range(array.ndim)]
     dims[dim] = (Factor(array.shape[dim], array.shape[dim]),)
-    return call.one(array, dims)
+    return Padded(array, dims)
 
 
 @handles("stack")
@@ -447,7 +431,7 @@ def stack(call: Call) -> Padded:
     tensors = call.args[0]
     dims = [_merged([x.dims[i] for x in tensors]) for i in range(array.ndim - 1)]
     dims.insert(_norm(call.args[1] if len(call.args) > 1 else 0, array.ndim), (Factor(len(tensors), len(tensors)),))
-    return call.one(array, dims)
+    return Padded(array, dims)
 
 
 def _merged(dims: Sequence[Dim]) -> Dim:
@@ -456,7 +440,7 @@ def _merged(dims: Sequence[Dim]) -> Dim:
     return dims[0]
 
 
-@handles("split.Tensor", "split_with_sizes", "unbind.int", "chunk")
+@handles("split.Tensor", "split_with_sizes", "unbind.int")
 def split(call: Call) -> list[Padded]:
     x = call.args[0]
     name = call.node.target.name()
@@ -471,7 +455,7 @@ def split(call: Call) -> list[Padded]:
             dims.pop(dim)
         else:
             dims[dim] = (Factor(array.shape[dim], array.shape[dim]),)
-        result.append(Padded(array, tuple(dims)))
+        result.append(Padded(array, dims))
     return result
 
 
@@ -482,20 +466,16 @@ def split(call: Call) -> list[Padded]:
 def product(call: Call) -> Padded:
     *added, a, b = call.operands
     name = call.node.target.name()
-    if any(x.is_padded(i) for x in added for i in range(len(x.dims))) and "addmm" in name:
-        padded_bias = any(x.dims != (*a.dims[:-1], b.dims[-1])[-len(x.dims) :] for x in added)
-        if padded_bias:
+    dims = (*a.dims[:-1], b.dims[-1])
+    for x in added:
+        if any(map(x.is_padded, range(len(x.dims)))) and x.dims != dims[-len(x.dims) :]:
             raise Unpadded(f"{name} with a padded sum")
     left, right = len(a.dims) - 1, len(b.dims) - 2
     if a.dims[left] != b.dims[right]:
         raise Unpadded(f"{name} of differently padded tensors")
-    filled = {
-        id(a): replace(a, array=call.of.filled(a, 0, [left])),
-        id(b): replace(b, array=call.of.filled(b, 0, [right])),
-    }
-    call.args = [filled.get(id(x), x) for x in call.args]
+    call.args[-2:] = [replace(x, array=call.of.filled(x, 0, [dim])) for x, dim in ((a, left), (b, right))]
     (array,) = call.lower()
-    return call.one(array, (*a.dims[:-1], b.dims[-1]))
+    return Padded(array, dims)
 
 
 # --- reductions
@@ -556,7 +536,7 @@ def mean(call: Call) -> Padded:
         for f in x.dims[d]:
             count = count * (call.of.count(f.size).astype(wide) if f.is_padded else f.bound)
     total = call.of.filled(x, 0, dims).astype(wide).sum(tuple(dims), keepdims=_keepdim(call))
-    return call.one((total / count).astype(dtype), _reduced(call, dims, _keepdim(call)))
+    return Padded((total / count).astype(dtype), _reduced(call, dims, _keepdim(call)))
 
 
 @handles("_softmax", "_log_softmax")
@@ -564,13 +544,13 @@ def softmax(call: Call) -> Padded:
     x = call.args[0]
     call.args[0] = replace(x, array=call.of.filled(x, -jnp.inf, [_norm(call.args[1], len(x.dims))]))
     (array,) = call.lower()
-    return call.one(array, x.dims)
+    return Padded(array, x.dims)
 
 
 @handles("_softmax_backward_data", "_log_softmax_backward_data")
 def softmax_backward(call: Call) -> Padded:
     (array,) = call.lower(fill=0)
-    return call.one(array, call.args[1].dims)
+    return Padded(array, call.args[1].dims)
 
 
 # --- layers: along normalised and embedded dimensions nothing is padded
@@ -604,7 +584,7 @@ def embedding(call: Call) -> Padded:
     weight, indices = call.args[:2]
     _unpadded(weight, (0, 1), "a table")
     (array,) = call.lower(fill=0)
-    return call.one(array, (*indices.dims, weight.dims[1]))
+    return Padded(array, (*indices.dims, weight.dims[1]))
 
 
 @handles("embedding_dense_backward")
@@ -621,7 +601,7 @@ def gather(call: Call) -> Padded:
     _unpadded(x, [_norm(dim, len(x.dims))], "a gather")
     call.args[2] = replace(index, array=call.of.filled(index, 0))
     (array,) = call.lower()
-    return call.one(array, index.dims)
+    return Padded(array, index.dims)
 
 
 @handles("nll_loss_forward", "nll_loss2d_forward")
@@ -636,7 +616,7 @@ def nll_loss(call: Call) -> Any:
 def nll_loss_backward(call: Call) -> Padded:
     _ignore(call, 2)
     (array,) = call.lower()
-    return call.one(array, call.args[1].dims)
+    return Padded(array, call.args[1].dims)
 
 
 def _ignore(call: Call, target: int) -> None:
@@ -692,6 +672,6 @@ def _mask_keys(call: Call) -> None:
 
 
 # Handlers that know what a size among the arguments is for: the others would take its bound for its value.
-TAKES_SIZES = frozenset(
+_TAKES_SIZES = frozenset(
     {pointwise, made, arange, view, expand, slice_, select, slice_backward, attention, attention_backward}
 )

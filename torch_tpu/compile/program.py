@@ -40,8 +40,9 @@ class Program:
         with unset_fake_temporarily():
             digest = _digest(self.graph, len(self.results))
             self.name = f"graph_{digest}"
-            self.op, self.padded_op = _ops(digest, self.graph, len(self.results), self.symbols)
-            self.op_names = self.op.name(), self.padded_op.name()
+            ops = _ops(digest, self.graph, len(self.results), self.symbols)
+            self.op, self.padded_op = ops[0], ops[-1]
+            self.op_names = [op.name() for op in ops]
             self.is_anchored = not targets and not self.inputs
             if self.is_anchored:
                 made = pytree.tree_leaves([n.meta["val"] for n in self.results])
@@ -86,10 +87,8 @@ def _part(graph: GraphModule, inputs: Sequence[Node], nodes: Sequence[Node], out
     return GraphModule(graph, new)
 
 
-def _ops(
-    digest: str, program: GraphModule, results: int, symbols: Sequence[Any]
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The op of a program for exact sizes, and the one for bounds; alike programs are one.
+def _ops(digest: str, program: GraphModule, results: int, symbols: Sequence[Any]) -> list[Callable[..., Any]]:
+    """The op of a program for exact sizes and, if it has symbols, the one for bounds; alike programs are one.
 
     That for bounds takes padded inputs, then the true values of the symbols as 0-d tensors; its sizes are the bounds.
     """
@@ -114,7 +113,8 @@ def _ops(
     def promise(sizes: list[int]) -> list[torch.Tensor]:
         return concrete(promised, dict(zip(symbols, sizes, strict=True)), "meta")
 
-    return define(f"graph_{digest}", exact, promise, results), define(f"padded_{digest}", padded, promise, results)
+    bodies = {"graph": exact, "padded": padded} if symbols else {"graph": exact}
+    return [define(f"{kind}_{digest}", lower, promise, results) for kind, lower in bodies.items()]
 
 
 def _anchored(op: Callable[..., Any], device: torch.device) -> Callable[..., list[torch.Tensor]]:

@@ -40,11 +40,6 @@ class Sizes:
         for symbol, path in (node.meta.get("unbacked_bindings") or {}).items():
             symbols[symbol] = int(pytree.key_get(value, path))
 
-    @staticmethod
-    def evaluate(value: Any, symbols: Symbols) -> Any:
-        """A symbolic number as a number."""
-        return number(value, symbols)
-
 
 def _resolve_unbacked(graph: GraphModule) -> None:
     """The symbols that nodes define, by the names that later nodes know them by: tracing makes some twice."""

@@ -6,6 +6,7 @@ depend on values.
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -66,9 +67,11 @@ def divided(graph: GraphModule) -> tuple[list[Stage], Copies]:
                 random_stage = number[node]
         else:
             known[node] = max((number.get(n, known.get(n, 0)) for n in node.all_input_nodes), default=0)
+    numbered: dict[int, list[Node]] = defaultdict(list)
+    for node, n in number.items():
+        numbered[n].append(node)
     found: list[Stage] = []
-    for n in sorted(set(number.values())):
-        nodes = [x for x in number if number[x] == n]
+    for n, nodes in sorted(numbered.items()):
         found += _programs(split(nodes)) if n % 2 else [Stage(nodes, False)]
     read: set[Node] = set()
     for stage in reversed(found):
@@ -80,14 +83,11 @@ def divided(graph: GraphModule) -> tuple[list[Stage], Copies]:
 def _programs(parts: Sequence[list[Node]]) -> list[Stage]:
     """A stage for each part. Which values are read outside may differ between layers: alike ones give all of them."""
     read: dict[Any, set[int]] = defaultdict(set)
-    for part in parts:
+    kinds = [tuple(map(token, part)) for part in parts]
+    for part, kind in zip(parts, kinds, strict=True):
         inside = set(part)
-        read[_kind(part)].update(i for i, node in enumerate(part) if _is_read_outside(node, inside))
-    return [Stage(part, True, [part[i] for i in sorted(read[_kind(part)])]) for part in parts]
-
-
-def _kind(part: Sequence[Node]) -> Any:
-    return tuple(map(token, part))
+        read[kind].update(i for i, node in enumerate(part) if _is_read_outside(node, inside))
+    return [Stage(part, True, [part[i] for i in sorted(read[kind])]) for part, kind in zip(parts, kinds, strict=True)]
 
 
 def _is_read_outside(node: Node, inside: set[Node]) -> bool:
@@ -105,7 +105,7 @@ def _is_program(node: Node) -> bool:
         return False
     if node.target in _OF_STORAGE and aliases.base_of(node.args[0]).op == "placeholder":
         return False  # reaches what an input that is a view doesn't show
-    if _is_getitem(node):
+    if node.target is operator.getitem:
         return _is_program(node.args[0])
     if isinstance(node.target, HigherOrderOperator):
         op = checkpoint.wrapped_op(node)
@@ -133,7 +133,7 @@ def _graphs_inside(node: Node) -> list[GraphModule]:
 def _is_lowered(graph: GraphModule, is_control_flow: bool) -> bool:
     """Whether the graph of a higher-order op can be part of a program."""
     for node in graph.graph.nodes:
-        if node.op != "call_function" or _is_getitem(node) or isinstance(node.meta.get("val"), Symbolic):
+        if node.op != "call_function" or node.target is operator.getitem or isinstance(node.meta.get("val"), Symbolic):
             lowered = not node.meta.get("unbacked_bindings") and node.target not in _READS_VALUES
         elif isinstance(node.target, HigherOrderOperator):
             lowered = node.target.name() in HIGHER_ORDER and all(
@@ -147,10 +147,6 @@ def _is_lowered(graph: GraphModule, is_control_flow: bool) -> bool:
 
 
 _READS_VALUES = frozenset({torch.ops.aten._local_scalar_dense.default})
-
-
-def _is_getitem(node: Node) -> bool:
-    return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
 
 
 def _has_lowering(op: OpOverload) -> bool:

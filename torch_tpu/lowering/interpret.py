@@ -50,6 +50,21 @@ def lower_dynamic(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -
 
 def interpret(graph: GraphModule, inputs: Sequence[Any]) -> list[Any]:
     """Arrays of a graph's outputs, flat. inputs: one array a placeholder."""
+
+    def lowered(node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return pytree.tree_unflatten(call(node, args, kwargs), pytree.tree_structure(node.meta.get("val")))
+
+    return walk(graph, inputs, constant, lowered)
+
+
+def walk(
+    graph: GraphModule, inputs: Sequence[Any], constant: Callable[[torch.Tensor], Any], call: Callable[..., Any]
+) -> list[Any]:
+    """The values of a graph's outputs, flat.
+
+    inputs: those of its placeholders. constant: gives that of a tensor the graph holds. call: takes a node with the
+    values of its arguments, and gives its own.
+    """
     values: dict[Node, Any] = {}
     queue = iter(inputs)
     for node in graph.graph.nodes:
@@ -65,7 +80,7 @@ def interpret(graph: GraphModule, inputs: Sequence[Any]) -> list[Any]:
             values[node] = values[node.args[0]][node.args[1]]
         else:
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
-            values[node] = pytree.tree_unflatten(call(node, args, kwargs), pytree.tree_structure(node.meta.get("val")))
+            values[node] = call(node, args, kwargs)
     raise RuntimeError("the graph has no output")
 
 
