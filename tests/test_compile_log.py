@@ -11,7 +11,7 @@ import pytest
 import torch
 from parity import run_python
 
-from torch_tpu import compile_log
+from torch_tpu import arguments, compile_log
 from torch_tpu.compile_log import Compile
 
 
@@ -221,3 +221,7 @@ def test_wrong_arguments_raise_as_ever() -> None:
     x, y = torch.zeros(3, device="tpu"), torch.zeros(4, device="tpu")
     with torch.tpu.forbid_compiles(), pytest.raises(RuntimeError, match="size of tensor"):
         x + y
+
+
+def test_of_equally_near_programs_the_latest_counts() -> None:
+    assert arguments.difference([{"x": "1"}, {"x": "2"}], {"x": "3"}) == "x: 2 -> 3"

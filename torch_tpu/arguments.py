@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Reversible, Sequence
 from typing import Any
 
 import torch
@@ -40,13 +40,14 @@ def describe(name: str, values: Sequence[Any], storages: Sequence[Storage], with
     return described | ({"sharing memory": ", ".join(shared)} if shared else {}) | _modes(with_rows)
 
 
-def difference(before: Iterable[Arguments], made: Arguments, most: int = 3) -> str:
-    """What tells arguments from the nearest of those before; "" if nothing does, or if there are none."""
+def difference(before: Reversible[Arguments], made: Arguments, most: int = 3) -> str:
+    """What tells arguments from the nearest of those before, the latest of equally near ones; "" if nothing does, or if
+    there are none."""
 
     def differing(other: Arguments) -> list[str]:
         return [n for n in dict.fromkeys([*other, *made]) if other.get(n) != made.get(n)]
 
-    nearest = min(before, key=lambda other: len(differing(other)), default=made)
+    nearest = min(reversed(before), key=lambda other: len(differing(other)), default=made)
     names = differing(nearest)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(f"{n}: {nearest.get(n, 'none')} -> {made.get(n, 'none')}" for n in names[:most]) + more
