@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import compiled
+import compiled_models as models
 import torch
 import torch.nn.functional as F
 from bars import Bars, table
@@ -41,13 +41,13 @@ def counted() -> Iterator[Counter[str]]:
 
 def forward() -> Counter[str]:
     """Programs of the forwards."""
-    model = compiled.Llama().to("tpu").eval()
+    model = models.Llama().to("tpu").eval()
     fast = torch.compile(model)
     lengths = [*random.Random(0).sample(range(2, LONGEST), LENGTHS - 2), 1, LONGEST]
     total: Counter[str] = Counter()
     with torch.no_grad():
         for n in lengths:
-            tokens = torch.randint(compiled.VOCABULARY, (1, n)).to("tpu")
+            tokens = torch.randint(models.VOCABULARY, (1, n)).to("tpu")
             with counted() as made:
                 got = fast(tokens)
             total += made
@@ -57,7 +57,7 @@ def forward() -> Counter[str]:
 
 def training() -> Counter[str]:
     """Programs of the steps: forward, backward, optimizer."""
-    model = compiled.GPT().to("tpu")
+    model = models.GPT().to("tpu")
     eager_model = copy.deepcopy(model)
 
     def loss_of(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
@@ -69,7 +69,7 @@ def training() -> Counter[str]:
     total: Counter[str] = Counter()
     sizes = random.Random(0)
     for _ in range(20):
-        tokens = torch.randint(compiled.VOCABULARY, (sizes.randint(*BATCHES), 64)).to("tpu")
+        tokens = torch.randint(models.VOCABULARY, (sizes.randint(*BATCHES), 64)).to("tpu")
         with counted() as made:
             got = fast(model, tokens)
             got.backward()

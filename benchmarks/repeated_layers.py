@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-import compiled
+import compiled_models as models
 import torch
 from bars import Bars, python, table
 
@@ -25,12 +25,13 @@ COMPILE_LIMIT, STEP_LIMIT = 2.0, 1.1
 
 def measure(layers: int, whole: bool) -> None:
     """Print seconds of compilation, programs and the median seconds of a step, as JSON."""
-    compiled.LAYERS = layers
+    models.LAYERS = layers
+    torch._functorch.config.enable_autograd_cache = False  # it would give back the graph as another process divided it
     if whole:
         repeats.LEAST_TIMES = sys.maxsize
     torch.manual_seed(0)
-    tokens = torch.randint(compiled.VOCABULARY, (compiled.BATCH, compiled.LENGTH), device="tpu")
-    model = compiled.InTorch(compiled.Llama().to("tpu"), tokens)
+    tokens = torch.randint(models.VOCABULARY, (models.BATCH, models.LENGTH), device="tpu")
+    model = models.InTorch(models.Llama().to("tpu"), tokens)
     (tokens + 1).tanh()  # imports JAX
     spent, build = [], eager.build
 

@@ -15,6 +15,7 @@ from torch._dynamo.utils import counters
 from torch.fx._graph_pickler import GraphPickler
 
 from torch_tpu.compile import saved
+from torch_tpu.compile.plan import Output, Plan, ProgramCall
 
 WORK = """
 import json, sys
@@ -148,3 +149,10 @@ def test_only_graphs_of_programs_run_from_a_plan(own_cache: None, monkeypatch: p
     torch.compile(lambda x: x.sin().sum(0), dynamic=True)(x)
     torch.compile(lambda x, y: (x.sin(), y.sin()), dynamic=False)(x, torch.ones(2))
     assert [g.plan for g in made] == [None, None]
+
+
+def test_a_kept_graph_that_lost_its_program_says_so() -> None:
+    plan = Plan("kept", 2, [ProgramCall("graph_of_another_division", [], [0], [1])], [Output(1)])
+    run = plan.function(lambda: None)
+    with pytest.raises(RuntimeError, match="no longer gives its program graph_of_another_division"):
+        run([torch.ones(3, device="tpu")])

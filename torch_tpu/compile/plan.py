@@ -63,12 +63,20 @@ class Plan:
         return run
 
     def _op(self, call: ProgramCall, define_programs: Callable[[], None]) -> Callable[..., Any]:
-        def lower(*arguments: Any) -> list[Any]:
+        def redefine() -> None:
             define_programs()
+            if promised_as(call.name) is promise:
+                raise RuntimeError(
+                    f"the kept graph {self.name} no longer gives its program {call.name}: "
+                    "delete PyTorch's compile cache, torch._inductor.runtime.cache_dir_utils.cache_dir()"
+                )
+
+        def lower(*arguments: Any) -> list[Any]:
+            redefine()
             return lowered_as(call.name)(*arguments)
 
         def promise(sizes: Sequence[int]) -> list[Any]:
-            define_programs()
+            redefine()
             return promised_as(call.name)(sizes)
 
         op = define(call.name, lower, promise, len(call.results), replace=False)
