@@ -88,3 +88,30 @@ def test_integers_of_values_as_sizes() -> None:
         for n in (3, 0, 8):
             count = torch.tensor(n, device="tpu")
             torch.testing.assert_close(fast(x, count), run(x, count))
+
+
+FLOATS = {
+    "added": lambda x, y, a: x.add(y, alpha=a / 3) * 2,
+    "written": lambda x, y, a: x.clone().add_(y, alpha=max(a, 0.25) + 1).sin(),
+    "filled": lambda x, y, a: torch.full_like(x, a * 0.3) + torch.full((8,), a, device=x.device),
+    "clamped": lambda x, y, a: x.clamp(max=a) + y.clamp(min=-a),
+    "lerped": lambda x, y, a: x.lerp(y, a / 7),
+    "listed": lambda x, y, a: torch._foreach_add([x, y], [y, x], alpha=-a)[0].cos(),
+    "rows": lambda x, y, a: x[: int(a) % 8] * a,
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_floats_keep_their_fractions(name: str, dynamic: bool | None) -> None:
+    fn = FLOATS[name]
+
+    def of_value(x: Tensor, y: Tensor) -> Tensor:
+        return fn(x, y, y.norm().item())
+
+    for arguments in ([(0.5,), (1.75,), (2.3,)], [(), ()]):
+        # fullgraph=True has Dynamo capture the numbers that `item()` gives.
+        fast = torch.compile(fn if arguments[0] else of_value, fullgraph=True, dynamic=dynamic)
+        for a in arguments:
+            x, y = torch.randn(2, 8, device="tpu")
+            torch.testing.assert_close(fast(x, y, *a), (fn if a else of_value)(x, y, *a))

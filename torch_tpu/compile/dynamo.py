@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import torch
-from torch._dynamo import decorators, device_interface
+from torch._dynamo import config, decorators, device_interface
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.functions import SkipFunctionVariable, UserMethodVariable
 from torch._dynamo.variables.optimizer import OptimizerVariable
+from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from torch._subclasses import fake_impls
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
@@ -57,6 +61,8 @@ def register() -> None:
     device_interface.get_interface_for_device("tpu")  # registers all of Dynamo's
     device_interface.register_interface_for_device("tpu", TpuInterface)
     OptimizerVariable._set_capturable = _set_capturable
+    OptimizerVariable.var_getattr = _attribute_of_optimizer
+    SkipFunctionVariable.call_function = _call_skipped
     for op in _CONVOLUTIONS:
         theirs = fake_impls.op_implementations_dict[op]
         fake_impls.op_implementations_dict[op] = functools.partial(_convolution, theirs)
@@ -80,6 +86,47 @@ def _set_capturable(self: OptimizerVariable, tx: Any) -> None:
         if "capturable" in group and new:
             group["capturable"] = True
     _set_capturable_elsewhere(self, tx)
+
+
+_attribute_elsewhere = OptimizerVariable.var_getattr
+_call_skipped_elsewhere = SkipFunctionVariable.call_function
+
+
+def _attribute_of_optimizer(self: OptimizerVariable, tx: Any, name: str) -> Any:
+    """What Dynamo finds in an optimizer, whose step may be in one graph with forward and backward.
+
+    Dynamo runs `_init_group` itself while it traces, with the gradients that there are, which can't be had from a
+    backward in the same graph: that one is traced. It also turns parameters into constants of the graph when they are
+    reached through an optimizer, and then finds no leaves for backward, which does nothing without a word.
+    """
+    if config.trace_autograd_ops and _is_for_device(self.value):
+        if name == "param_groups":
+            self._set_capturable(tx)
+            return UserDefinedObjectVariable.var_getattr(self, tx, name)
+        if name == "zero_grad" or (name == "_init_group" and _has_traced_gradients(self, tx)):
+            return UserMethodVariable(inspect.unwrap(getattr(type(self.value), name)), self)
+    return _attribute_elsewhere(self, tx, name)
+
+
+def _call_skipped(self: SkipFunctionVariable, tx: Any, args: Any, kwargs: Any) -> Any:
+    """The break that PyTorch puts around a step is for steps alone, so that no_grad holds for the whole graph."""
+    if config.trace_autograd_ops and self.value is torch._dynamo.graph_break:
+        caller = tx.symbolic_locals.get("self")
+        if isinstance(caller, OptimizerVariable) and _has_traced_gradients(caller, tx):
+            return ConstantVariable.create(None)
+    return _call_skipped_elsewhere(self, tx, args, kwargs)
+
+
+def _is_for_device(optimizer: torch.optim.Optimizer) -> bool:
+    return all(p.device.type == "tpu" for group in optimizer.param_groups for p in group["params"])
+
+
+def _has_traced_gradients(self: OptimizerVariable, tx: Any) -> bool:
+    """Whether the graph so far gives a parameter of the optimizer another gradient, or none."""
+    effects = tx.output.side_effects
+    parameters = (p for group in self.value.param_groups for p in group["params"])
+    known = (effects.id_to_variable.get(id(p)) for p in parameters)
+    return _is_for_device(self.value) and any(v is not None and effects.has_pending_mutation(v) for v in known)
 
 
 _CONVOLUTIONS = tuple(getattr(torch.ops.aten, n).default for n in ("convolution", "_convolution"))

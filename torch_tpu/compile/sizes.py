@@ -11,9 +11,10 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import resolve_unbacked_bindings
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
-Symbols = dict[Any, int]
+Symbols = dict[Any, int | float]
 
 
 class Sizes:
@@ -38,7 +39,8 @@ class Sizes:
     def bind_unbacked(self, node: Node, value: Any, symbols: Symbols) -> None:
         """Adds the symbols that a node's value defines."""
         for symbol, path in (node.meta.get("unbacked_bindings") or {}).items():
-            symbols[symbol] = int(pytree.key_get(value, path))
+            found = pytree.key_get(value, path)
+            symbols[symbol] = found if isinstance(found, float) else int(found)
 
 
 def _resolve_unbacked(graph: GraphModule) -> None:
@@ -77,6 +79,11 @@ def free_symbols(nodes: Sequence[Node]) -> set[Any]:
                 if isinstance(n, Symbolic):
                     found |= n.node.expr.free_symbols
     return found
+
+
+def is_float(symbol: Any) -> bool:
+    """Whether a symbol is for a float, as of `item()`: no size of a program's."""
+    return symbol_is_type(symbol, (SymT.FLOAT, SymT.UNBACKED_FLOAT))
 
 
 def concrete(value: Any, symbols: Symbols, device: str | None = None) -> Any:

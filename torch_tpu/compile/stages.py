@@ -1,7 +1,7 @@
 """A graph in stages: parts that are one XLA program each, and between them what runs op by op.
 
-Op by op run: work on CPU tensors, ops without a lowering (custom ops, those of host.py) and ops whose result sizes
-depend on values.
+Op by op run: work on CPU tensors, ops without a lowering (custom ops, those of host.py), ops whose result sizes depend
+on values, and ops that take floats of `item()`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..lowering import interpret
 from ..lowering.registry import HIGHER_ORDER, RULES
 from . import aliases, checkpoint
 from .repeats import split, token
-from .sizes import Symbolic
+from .sizes import Symbolic, free_symbols, is_float
 
 Copies = list[tuple[Node, Node]]
 
@@ -50,7 +50,8 @@ def divided(graph: GraphModule) -> tuple[list[Stage], Copies]:
     copies: Copies = []
     number: dict[Node, int] = {}
     known: dict[Node, int] = {}  # the stage after which a size is
-    kinds = {n: _is_program(n) for n in graph.graph.nodes if _computes(n)}
+    has_floats = any(map(is_float, free_symbols(list(graph.graph.nodes))))
+    kinds = {n: _is_program(n, has_floats) for n in graph.graph.nodes if _computes(n)}
     random_stage = 0
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target is torch.ops.aten.copy_.default:
@@ -100,13 +101,15 @@ def _computes(node: Node) -> bool:
     return node.op == "call_function" and node.target is not torch.ops.aten.copy_.default and not is_size
 
 
-def _is_program(node: Node) -> bool:
+def _is_program(node: Node, has_floats: bool) -> bool:
     if node.meta.get("unbacked_bindings") or aliases.VIEW in node.meta:
+        return False
+    if has_floats and any(map(is_float, free_symbols([node, *node.all_input_nodes]))):
         return False
     if node.target in _OF_STORAGE and aliases.base_of(node.args[0]).op == "placeholder":
         return False  # reaches what an input that is a view doesn't show
     if node.target is operator.getitem:
-        return _is_program(node.args[0])
+        return _is_program(node.args[0], has_floats)
     if isinstance(node.target, HigherOrderOperator):
         op = checkpoint.wrapped_op(node)
         inside = all(_is_lowered(g, node.target.name() in _CONTROL_FLOW) for g in _graphs_inside(node))
