@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -203,3 +205,72 @@ def test_forward_and_backward_in_one_function_are_one_program(again: bool) -> No
         before = torch.tpu.cache_stats()["launches"]
         run()
         assert torch.tpu.cache_stats()["launches"] == before + 1
+
+
+class Whole:
+    """A training step in one function: `zero_grad`, forward, backward, clipping, the optimizer's step."""
+
+    def __init__(self, model: nn.Module, optimizer: Callable[..., torch.optim.Optimizer]) -> None:
+        self.model, self.optimizer = model, optimizer(model.parameters())
+
+    def step(self, x: Tensor) -> Tensor:
+        self.optimizer.zero_grad()
+        loss = self.model(x).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+        self.optimizer.step()
+        return loss.detach()
+
+    def tensors(self) -> list[Tensor]:
+        state = self.optimizer.state_dict()["state"].values()
+        kept = [x for s in state for x in s.values() if isinstance(x, Tensor)]
+        return [*self.model.parameters(), *(p.grad for p in self.model.parameters()), *kept]
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "AdamW": torch.optim.AdamW,
+    "RMSprop": lambda p: torch.optim.RMSprop(p, centered=True),
+    "Adagrad": torch.optim.Adagrad,
+    "NAdam": torch.optim.NAdam,
+    "Adafactor": torch.optim.Adafactor,
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_whole_training_step_is_one_program(name: str) -> None:
+    """Forward, backward and a stock optimizer's step, from the first step on."""
+    model = network(nn.Dropout(0.5))
+    plain, whole = (Whole(copy.deepcopy(model), OPTIMIZERS[name]) for _ in range(2))
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        run = torch.compile(whole.step, fullgraph=True)
+        for i in range(4):
+            x = torch.randn(4, 8, device="tpu")
+            torch.manual_seed(i)
+            expected = plain.step(x)
+            torch.manual_seed(i)
+            before = torch.tpu.cache_stats()["launches"]
+            got = run(x)
+            # Adafactor reads norms back as Python's numbers.
+            assert torch.tpu.cache_stats()["launches"] == before + 1 or name == "Adafactor"
+            torch.testing.assert_close(got, expected)
+            torch.testing.assert_close(whole.tensors(), plain.tensors(), check_device=False)
+
+
+def test_a_scheduler_changes_the_rate_of_a_whole_step_without_a_compile() -> None:
+    def with_rate(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=torch.tensor(0.1, device="tpu"))
+
+    model = network()
+    plain, whole = (Whole(copy.deepcopy(model), with_rate) for _ in range(2))
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(w.optimizer, 0.5) for w in (plain, whole)]
+    x = torch.randn(4, 8, device="tpu")
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        run = torch.compile(whole.step, fullgraph=True)
+        for i in range(4):
+            with torch.tpu.forbid_compiles() if i > 1 else contextlib.nullcontext():
+                run(x)
+            plain.step(x)
+            for scheduler in schedulers:
+                scheduler.step()
+            torch.testing.assert_close(whole.tensors(), plain.tensors())

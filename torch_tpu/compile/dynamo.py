@@ -103,6 +103,9 @@ def _attribute_of_optimizer(self: OptimizerVariable, tx: Any, name: str) -> Any:
         if name == "param_groups":
             self._set_capturable(tx)
             return UserDefinedObjectVariable.var_getattr(self, tx, name)
+        if name == "step" and hasattr(self.value.step, "_wrapped_by_lr_sched"):
+            self.value._opt_called = True  # all that the scheduler's wrapper does
+            return UserMethodVariable(self.value.step.__wrapped__, self)
         if name == "zero_grad" or (name == "_init_group" and _has_traced_gradients(self, tx)):
             return UserMethodVariable(inspect.unwrap(getattr(type(self.value), name)), self)
     return _attribute_elsewhere(self, tx, name)
