@@ -6,6 +6,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/_assert_async.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -261,6 +262,15 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   return at::native::_local_scalar_dense_cpu(to_host(self));
+}
+
+// Read at once: an error belongs where it is made.
+void assert_async(const at::Tensor& self) {
+  at::_assert_async(to_host(self));
+}
+
+void assert_async_msg(const at::Tensor& self, std::string_view message) {
+  at::_assert_async(to_host(self), message);
 }
 
 const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
@@ -588,6 +598,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", copy_from);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("_local_scalar_dense", local_scalar_dense);
+  m.impl("_assert_async", assert_async);
+  m.impl("_assert_async.msg", assert_async_msg);
   m.impl("resize_", resize_);
   m.impl("set_", set_);
   m.impl("set_.source_Storage", set_source_storage);

@@ -68,6 +68,8 @@ def compile_graph(
 
     kept = torch._guards.TracingContext.try_get()
     leaving = None if is_backward or kept is None or kept.fw_metadata is None else kept.fw_metadata.num_forward
+    if not is_backward:
+        aliases.share_inputs(graph, leaving)
     return CompiledGraph(graph, name_of(graph, is_backward), leaving)
 
 
@@ -99,8 +101,10 @@ class _Runner:
         """The graph as a function, of whose outputs the first `leaving`, or all, are not only for a backward graph."""
         inputs, steps, bind, constants = self.inputs, self.steps, self.sizes.bind, self.constants
         more = len(self.place) - inputs - len(constants)
-        outputs = [self._reader(x) for x in self.graph.graph.output_node().args[0]]
+        results = self.graph.graph.output_node().args[0]
+        outputs = [self._reader(x) for x in results]
         symbolic = self.sizes.symbolic
+        made = [i for i, x in enumerate(results[:leaving]) if isinstance(x, Node) and not aliases.is_of_input(x)]
 
         def run(arguments: list[Any]) -> list[Any]:
             values = [*arguments, *constants, *[None] * more]
@@ -110,7 +114,8 @@ class _Runner:
                 step(values, symbols)
             results = [read(values, symbols) for read in outputs]
             if symbolic:
-                results[:leaving] = map(compact, results[:leaving])
+                for i in made:
+                    results[i] = compact(results[i])
             return results
 
         run._boxed_call = True

@@ -1,6 +1,7 @@
-"""Results of a graph that are views of one tensor of it: they share its storage, as eagerly.
+"""Results of a graph that are views: they share the storage of what they are views of, as eagerly.
 
-AOTAutograd sees to that where a gradient is needed and for views of inputs; in other graphs it is the backend's part.
+For views of inputs AOTAutograd sees to that, but where sizes are symbolic it takes offset and strides from what the graph
+gives. For views of one tensor of the graph it does where a gradient is needed.
 """
 
 from __future__ import annotations
@@ -12,8 +13,33 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
+from .sizes import free_symbols
+
 # Nodes with this in their meta run op by op: they are views of what a program gives.
 VIEW = "torch_tpu_view"
+
+
+def share_inputs(graph: GraphModule, results: int | None) -> None:
+    """Make the first results, or all, that are views of inputs of symbolic sizes such views, also of written inputs."""
+    if not free_symbols(graph.graph.find_nodes(op="placeholder")):
+        return
+    output = graph.graph.output_node()
+    copies = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    written = {value: to for to, value in (n.args[:2] for n in copies)}
+    made = list(output.args[0])
+    with graph.graph.inserting_before(output):
+        for i, node in enumerate(made[:results]):
+            if isinstance(node, Node) and isinstance(node.meta.get("val"), torch.Tensor):
+                base = base_of(node)
+                of = written.get(base, base)
+                if node is not base and of.op == "placeholder":
+                    made[i] = _view(graph, base, node, of)
+    output.args = (type(output.args[0])(made),)
+
+
+def is_of_input(node: Node) -> bool:
+    """Whether a node is an input, or a view of one that is made as such."""
+    return node.op == "placeholder" or (VIEW in node.meta and base_of(node).op == "placeholder")
 
 
 def share_storage(graph: GraphModule) -> None:
@@ -27,7 +53,7 @@ def share_storage(graph: GraphModule) -> None:
     with graph.graph.inserting_before(output):
         for base, results in by_base.items():
             if len(results) > 1 and base.op == "call_function":
-                copies |= {x: _view(graph, base, x) for x in results if x is not base}
+                copies |= {x: _view(graph, base, x, base) for x in results if x is not base}
     output.args = (type(output.args[0])(copies.get(x, x) for x in output.args[0]),)
 
 
@@ -48,10 +74,11 @@ def _source(node: Node) -> Node | None:
     return node.args[0] if alias is not None and not alias.is_write else None
 
 
-def _view(graph: GraphModule, base: Node, node: Node) -> Node:
+def _view(graph: GraphModule, base: Node, node: Node, of: Node) -> Node:
+    """The views between a base and a node, of another base."""
     if node is base:
-        return base
-    of = _view(graph, base, node.args[0])
-    made = graph.graph.node_copy(node, lambda n: of if n is node.args[0] else n)
+        return of
+    source = _view(graph, base, node.args[0], of)
+    made = graph.graph.node_copy(node, lambda n: source if n is node.args[0] else n)
     made.meta = {**node.meta, VIEW: True}
     return made

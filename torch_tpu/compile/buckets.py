@@ -17,6 +17,9 @@ log = logging.getLogger(__name__)
 
 Shape = tuple[int, ...]
 
+# Sizes are counted in int32; integers among the inputs may be anything.
+LARGEST = 1 << 30
+
 
 @dataclass
 class _Plan:
@@ -37,8 +40,8 @@ class Padded:
 
     def __call__(self, written: list[Any], inputs: list[Any], symbols: Symbols) -> list[torch.Tensor]:
         """The results, of their true sizes, padded in memory."""
-        if not self.is_exact:
-            key = tuple(symbols[s] for s in self.program.symbols)
+        key = tuple(symbols[s] for s in self.program.symbols)
+        if not self.is_exact and max(map(abs, key)) <= LARGEST:
             plan = self.plans.get(key) or self._plan(key)
             room = [x if s is None else with_room(x, s) for x, s in zip(inputs, plan.inputs, strict=True)]
             try:

@@ -11,6 +11,7 @@ from torch._dynamo import config, decorators, device_interface
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.functions import SkipFunctionVariable, UserMethodVariable
 from torch._dynamo.variables.optimizer import OptimizerVariable
+from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from torch._subclasses import fake_impls
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
@@ -63,6 +64,7 @@ def register() -> None:
     OptimizerVariable._set_capturable = _set_capturable
     OptimizerVariable.var_getattr = _attribute_of_optimizer
     SkipFunctionVariable.call_function = _call_skipped
+    TensorVariable.method_attr_grad = _gradient
     for op in _CONVOLUTIONS:
         theirs = fake_impls.op_implementations_dict[op]
         fake_impls.op_implementations_dict[op] = functools.partial(_convolution, theirs)
@@ -118,6 +120,15 @@ def _call_skipped(self: SkipFunctionVariable, tx: Any, args: Any, kwargs: Any) -
         if isinstance(caller, OptimizerVariable) and _has_traced_gradients(caller, tx):
             return ConstantVariable.create(None)
     return _call_skipped_elsewhere(self, tx, args, kwargs)
+
+
+_gradient_elsewhere = TensorVariable.method_attr_grad
+
+
+def _gradient(self: TensorVariable, tx: Any) -> Any:
+    """`x.grad`. Dynamo notes where a value is from on the value, and has one None for all: it would be from here."""
+    result = _gradient_elsewhere(self, tx)
+    return ConstantVariable(None) if result is ConstantVariable.create(None) else result
 
 
 def _is_for_device(optimizer: torch.optim.Optimizer) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import sympy
 import torch
 import torch.utils._pytree as pytree
 from torch.fx import GraphModule, Node
@@ -80,14 +81,8 @@ def run(graph: GraphModule, arrays: Sequence[Any], counts: dict[Any, Any]) -> li
     placeholders = graph.graph.find_nodes(op="placeholder")
     inputs = [lowering.simple(x, n.meta["symbolic"]) for x, n in zip(arrays, placeholders, strict=True)]
     values = interpret.walk(graph, inputs, lambda tensor: _fixed(interpret.constant(tensor)), lowering.call)
-    return [_result(x) for x in values]
-
-
-def _result(value: Padded) -> Any:
-    for dim in value.dims:
-        if any(f.is_padded for f in dim[1:]):
-            raise Unpadded("a result whose padding lies between its elements")
-    return value.array
+    nodes = graph.graph.output_node().args[0]
+    return [lowering.result(x, n.meta["symbolic"]) for x, n in zip(values, nodes, strict=True)]
 
 
 class _Lowering:
@@ -118,6 +113,35 @@ class _Lowering:
     def simple(self, array: Any, symbolic: torch.Tensor) -> Padded:
         """An array whose dimensions are padded as their symbolic sizes say."""
         return Padded(array, tuple(self.dim(n, b) for n, b in zip(symbolic.shape, array.shape, strict=True)))
+
+    def result(self, x: Padded, symbolic: torch.Tensor) -> Any:
+        """The array of a result, whose padding comes last in each dimension."""
+        for i, dim in enumerate(x.dims):
+            if any(f.is_padded for f in dim[1:]):
+                x = self.moved(x, i, self.dim(symbolic.shape[i], x.array.shape[i]))
+        return x.array
+
+    def moved(self, x: Padded, dim: int, to: Dim) -> Padded:
+        """The same elements, those along a dimension in the places that other factors give them."""
+        of = x.dims[dim]
+        if of == to:
+            return x
+        if math.prod(f.bound for f in of) != math.prod(f.bound for f in to) or not _are_equal(of, to):
+            raise Unpadded("differently padded tensors")
+        bounds = [f.bound for f in to]
+        element = jnp.int32(0)  # which one it is among the valid ones, for each place
+        for i, factor in enumerate(to):
+            element = element * self.extent(factor) + lax.broadcasted_iota(jnp.int32, bounds, i)
+        place, stride = jnp.int32(0), 1
+        for factor in reversed(of):
+            place = place + element % self.extent(factor) * stride
+            element, stride = element // self.extent(factor), stride * factor.bound
+        array = jnp.take(x.array, place.reshape(-1), axis=dim, mode="clip")
+        return Padded(array, [*x.dims[:dim], to, *x.dims[dim + 1 :]])
+
+    def extent(self, factor: Factor) -> Any:
+        """The true number of elements along a factor: int32."""
+        return self.count(factor.size) if factor.is_padded else jnp.int32(factor.bound)
 
     def dim(self, size: Any, bound: int) -> Dim:
         """A dimension whose padding comes last: of one factor, or so many elements for each of a padded one."""
@@ -165,6 +189,12 @@ class _Lowering:
         return array
 
 
+def _are_equal(*dims: Dim) -> bool:
+    """Whether dimensions have as many elements that are no padding."""
+    sizes = [math.prod(f.size for f in d) for d in dims]
+    return all(sympy.expand(n - sizes[0]) == 0 for n in sizes)
+
+
 def _fixed(array: Any) -> Padded:
     return Padded(array, tuple((Factor(n, n),) for n in array.shape))
 
@@ -174,11 +204,24 @@ class Call:
 
     def __init__(self, of: _Lowering, node: Node, args: list[Any], kwargs: dict[str, Any]) -> None:
         self.of, self.node, self.args, self.kwargs = of, node, args, kwargs
-        self.operands = [x for x in pytree.tree_leaves((args, kwargs), is_leaf=_is_padded) if _is_padded(x)]
         self.out, self.symbolic = node.meta["val"], node.meta["symbolic"]
         # The arguments as the graph has them, with its sizes among them.
         self.given, named = node.meta["symbolic_args"]
         self.has_sizes = any(isinstance(x, Symbolic) for x in pytree.tree_leaves((self.given, named)))
+
+    @property
+    def operands(self) -> list[Padded]:
+        """The tensors among the arguments, those in lists included."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs), is_leaf=_is_padded)
+        return [x for x in leaves if _is_padded(x)]
+
+    def match(self, position: int, dims: Sequence[Dim]) -> None:
+        """Give an argument the padding that another has, if it is not last in both."""
+        x = self.args[position]
+        for i, dim in enumerate(dims):
+            if any(f.is_padded for f in (*x.dims[i][1:], *dim[1:])):
+                x = self.of.moved(x, i, dim)
+        self.args[position] = x
 
     def makes_padded(self) -> bool:
         """Whether a result has symbolic sizes."""
@@ -247,11 +290,18 @@ def pointwise(call: Call) -> Padded:
             call.args[i] = call.of.number(given.node.expr)
     if any(isinstance(x, Symbolic) for x in call.node.meta["symbolic_args"][1].values()):
         raise Unpadded(f"{call.node.target.name()} with a size among its named arguments")
+    dims = _broadcast(call, call.out.ndim)
     (array,) = call.lower()
-    return Padded(array, _broadcast(call, array.ndim))
+    return Padded(array, dims)
 
 
 def _broadcast(call: Call, rank: int) -> list[Dim]:
+    """The dimensions of the result; operands that are padded otherwise are moved to them."""
+    for i in range(rank):
+        at = [(p, i - rank + len(x.dims)) for p, x in enumerate(call.args) if _is_padded(x)]
+        at = [(p, k) for p, k in at if k >= 0 and call.args[p].is_padded(k)]
+        for p, k in at[1:]:
+            call.args[p] = call.of.moved(call.args[p], k, call.args[at[0][0]].dims[at[0][1]])
     dims: list[Dim] = []
     for i in range(rank):
         at = [(x, i - rank + len(x.dims)) for x in call.operands]
@@ -302,32 +352,46 @@ def arange(call: Call) -> Any:
 @handles("view", "_unsafe_view", "_reshape_alias")
 def view(call: Call) -> Padded:
     (array,) = call.lower()
-    factors = [f for d in call.args[0].dims for f in d if not (f.bound == 1 and not f.is_padded)]
+    x, sizes = call.args[0], list(zip(call.symbolic.shape, array.shape, strict=True))
+    dims = _viewed([f for d in x.dims for f in d], sizes)
+    if dims is not None:
+        return Padded(array, dims)
+    # The elements go to other places; those that stay together go as rows.
+    dims = [call.of.dim(*size) for size in sizes]
+    of, to = (list(_normal(tuple(f for d in group for f in d))) for group in (x.dims, dims))
+    row = 1 if of[-1].is_padded or to[-1].is_padded else math.gcd(of[-1].bound, to[-1].bound)
+    for factors in (of, to):
+        if row > 1:
+            factors.append(Factor(factors[-1].bound // row, factors.pop().bound // row))
+    rows = Padded(x.array.reshape(-1, row), [tuple(of), (Factor(row, row),)])
+    return Padded(call.of.moved(rows, 0, _normal(tuple(to))).array.reshape(array.shape), dims)
+
+
+def _viewed(factors: list[Factor], sizes: Sequence[tuple[Any, int]]) -> list[Dim] | None:
+    """The dimensions of (true, in memory) sizes that the factors make where they are; None if they don't."""
+    factors = [f for f in factors if f.is_padded or f.bound != 1]
     dims: list[Dim] = []
-    for size, bound in zip(call.symbolic.shape, array.shape, strict=True):
+    for size, bound in sizes:
         dim, total = [], 1
         while total != bound:
             if not factors:
-                raise Unpadded("a view that splits a padded dimension")
+                return None
             factor = factors.pop(0)
             rest = bound // total
             if factor.bound > rest:
                 if factor.is_padded or factor.bound % rest:
-                    raise Unpadded("a view that splits a padded dimension")
+                    return None
                 factors.insert(0, Factor(factor.bound // rest, factor.bound // rest))
                 factor = Factor(rest, rest)
             if bound % (total * factor.bound):
-                raise Unpadded("a view that splits a padded dimension")
+                return None
             dim.append(factor)
             total *= factor.bound
         # The same number of elements in memory may be another number of true ones.
-        is_size = math.prod(f.size for f in dim) - _expression(size) == 0
-        if not is_size:
-            raise Unpadded("a view to other sizes")
+        if math.prod(f.size for f in dim) - _expression(size) != 0:
+            return None
         dims.append(tuple(dim) or (Factor(1, 1),))
-    if any(f.is_padded for f in factors):
-        raise Unpadded("a view that drops a padded dimension")
-    return Padded(array, dims)
+    return None if any(f.is_padded for f in factors) else dims
 
 
 def _expression(size: Any) -> Any:
@@ -464,15 +528,14 @@ def split(call: Call) -> list[Padded]:
 
 @handles("mm", "bmm", "addmm", "baddbmm")
 def product(call: Call) -> Padded:
+    a, name = call.args[-2], call.node.target.name()
+    call.match(len(call.args) - 1, (*a.dims[:-2], a.dims[-1]))
     *added, a, b = call.operands
-    name = call.node.target.name()
     dims = (*a.dims[:-1], b.dims[-1])
     for x in added:
         if any(map(x.is_padded, range(len(x.dims)))) and x.dims != dims[-len(x.dims) :]:
             raise Unpadded(f"{name} with a padded sum")
     left, right = len(a.dims) - 1, len(b.dims) - 2
-    if a.dims[left] != b.dims[right]:
-        raise Unpadded(f"{name} of differently padded tensors")
     call.args[-2:] = [replace(x, array=call.of.filled(x, 0, [dim])) for x, dim in ((a, left), (b, right))]
     (array,) = call.lower()
     return Padded(array, dims)
@@ -501,13 +564,21 @@ def _keepdim(call: Call) -> bool:
 def _reduction(fill: Callable[[Any], Any]) -> Handler:
     def handler(call: Call) -> Any:
         dims, x = _dims(call), call.args[0]
-        if "arg" in call.node.target.name() and len(call.args) < 2 and len(x.dims) > 1:
+        name = call.node.target.name()
+        if "arg" in name and len(call.args) < 2 and len(x.dims) > 1:
             raise Unpadded("an index into all elements of a padded tensor")
+        if any(len(x.dims[d]) > 1 for d in dims) and name in _GIVES_INDICES:
+            raise Unpadded(f"{name} along a merged dimension")
+        if name == "aten::logsumexp":
+            x = replace(x, array=x.array.astype(to_jax(call.out.dtype)))
         call.args[0] = replace(x, array=call.of.filled(x, fill(x.array.dtype), dims))
         arrays = call.lower()
         return call.wrapped(arrays, [_reduced(call, dims, _keepdim(call))] * len(arrays))
 
     return handler
+
+
+_GIVES_INDICES = frozenset({"aten::argmax", "aten::argmin", "aten::max.dim", "aten::min.dim"})
 
 
 def _lowest(dtype: Any) -> Any:
@@ -549,6 +620,7 @@ def softmax(call: Call) -> Padded:
 
 @handles("_softmax_backward_data", "_log_softmax_backward_data")
 def softmax_backward(call: Call) -> Padded:
+    call.match(0, call.args[1].dims)
     (array,) = call.lower(fill=0)
     return Padded(array, call.args[1].dims)
 
@@ -574,6 +646,10 @@ def layer_norm(call: Call) -> Any:
 def layer_norm_backward(call: Call) -> Any:
     x, count = call.args[1], len(call.args[2])
     _unpadded(x, range(len(x.dims) - count, len(x.dims)), "a norm")
+    call.match(0, x.dims)
+    for i, saved in enumerate(call.args[3:], 3):
+        if _is_padded(saved) and len(saved.dims) == len(x.dims):  # what the forward found for each row
+            call.match(i, x.dims[: len(x.dims) - count])
     arrays = call.lower(fill=0)
     weight = [(Factor(n, n),) for n in x.array.shape[len(x.dims) - count :]]
     return call.wrapped(arrays, [x.dims, *[weight] * (len(arrays) - 1)])
@@ -589,6 +665,7 @@ def embedding(call: Call) -> Padded:
 
 @handles("embedding_dense_backward")
 def embedding_backward(call: Call) -> Padded:
+    call.match(0, call.args[1].dims)
     (array,) = call.lower(fill=0)
     if call.makes_padded():
         raise Unpadded("a table of a padded size")
@@ -599,6 +676,9 @@ def embedding_backward(call: Call) -> Padded:
 def gather(call: Call) -> Padded:
     x, dim, index = call.args[:3]
     _unpadded(x, [_norm(dim, len(x.dims))], "a gather")
+    for i in range(len(x.dims)):
+        if x.is_padded(i) and index.is_padded(i):
+            index = call.of.moved(index, i, x.dims[i])
     call.args[2] = replace(index, array=call.of.filled(index, 0))
     (array,) = call.lower()
     return Padded(array, index.dims)
@@ -606,7 +686,7 @@ def gather(call: Call) -> Padded:
 
 @handles("nll_loss_forward", "nll_loss2d_forward")
 def nll_loss(call: Call) -> Any:
-    _ignore(call, 1)
+    _ignore(call, 0)
     if call.args[3] == 0:
         return call.wrapped(call.lower(), [call.args[1].dims, ()])
     return call.wrapped(call.lower(), [(), ()])
@@ -614,13 +694,17 @@ def nll_loss(call: Call) -> Any:
 
 @handles("nll_loss_backward", "nll_loss2d_backward")
 def nll_loss_backward(call: Call) -> Padded:
-    _ignore(call, 2)
+    _ignore(call, 1)
+    if call.args[0].dims:  # of each element
+        call.match(0, call.args[2].dims)
     (array,) = call.lower()
     return Padded(array, call.args[1].dims)
 
 
-def _ignore(call: Call, target: int) -> None:
-    """The padding is of the class that doesn't count."""
+def _ignore(call: Call, scores: int) -> None:
+    """The padding is of the class that doesn't count. The target comes after the scores, which have classes too."""
+    target, dims = scores + 1, call.args[scores].dims
+    call.match(target, dims[:-1] if len(dims) < 3 else (dims[0], *dims[2:]))
     call.args[target] = replace(
         call.args[target], array=call.of.filled(call.args[target], call.argument("ignore_index"))
     )
@@ -634,8 +718,12 @@ def attention(call: Call) -> Any:
     q, _, v = call.args[:3]
     if call.argument("dropout_p"):
         raise Unpadded("dropout of padded tensors")
-    _unpadded(v, [len(v.dims) - 1], "a head")
-    _mask_keys(call)
+    for x in call.args[:3]:
+        _unpadded(x, [len(x.dims) - 1], "a head")
+    for i in (1, 2):
+        call.match(i, q.dims[:-2])
+    call.match(2, call.args[1].dims[:-1])
+    _mask_keys(call, *call.args[:2], 3)
     for i in (1, 2):  # a score of NaN stays one under any mask
         x = call.args[i]
         call.args[i] = replace(x, array=call.of.filled(x, 0, [len(x.dims) - 2]))
@@ -646,18 +734,29 @@ def attention(call: Call) -> Any:
 
 @handles("_scaled_dot_product_fused_attention_overrideable_backward")
 def attention_backward(call: Call) -> Any:
-    """With zeros for keys in the padding, their scores don't reach the gradients of true queries."""
+    """Keys in the padding have no weight, queries there no gradient."""
     if call.argument("dropout_p") or call.argument("grad_input_mask")[3]:
         raise Unpadded("dropout, or the gradient of a mask, of padded tensors")
+    q = call.args[1]
+    for x in call.args[:4]:
+        _unpadded(x, [len(x.dims) - 1], "a head")
+    for i in (0, 6, 7):
+        call.match(i, q.dims[:-1])
+    for i in (2, 3):
+        call.match(i, q.dims[:-2])
+    call.match(3, call.args[2].dims[:-1])
     dims = [x.dims if _is_padded(x) else () for x in call.args[1:5]]
-    return call.wrapped(call.lower(fill=0), dims)
+    _mask_keys(call, *call.args[1:3], 4)
+    for i in (0, 1, 2, 3, 6, 7):
+        call.args[i] = replace(call.args[i], array=call.of.filled(call.args[i], 0))
+    return call.wrapped(call.lower(), dims)
 
 
-def _mask_keys(call: Call) -> None:
-    """Keys in the padding don't count. Under the causal mask of a square they never do for true queries."""
-    q, k, bias = call.args[0], call.args[1], call.argument("attn_bias")
-    call.args += [None] * (4 - len(call.args))
-    length = k.dims[-2]
+def _mask_keys(call: Call, q: Padded, k: Padded, at: int) -> None:
+    """Keys in the padding don't count: the mask, argument `at`, says so. Under the causal mask of a square they never do
+    for true queries."""
+    call.args += [None] * (at + 1 - len(call.args))
+    bias, length = call.args[at], k.dims[-2]
     if not k.is_padded(len(k.dims) - 2) or (call.argument("is_causal") and q.dims[-2] == length):
         return
     if call.argument("is_causal") or len(length) > 1:
@@ -665,10 +764,13 @@ def _mask_keys(call: Call) -> None:
     shape = [1] * (len(k.dims) - 1) + [k.array.shape[-2]]
     if bias is None:
         array = jnp.where(call.of.valid(length), 0, -jnp.inf).astype(q.array.dtype).reshape(shape)
-        call.args[3] = Padded(array, (*[(Factor(1, 1),)] * (len(k.dims) - 1), length))
-    else:
-        neutral = False if bias.array.dtype == jnp.bool_ else -jnp.inf
-        call.args[3] = replace(bias, array=call.of.filled(bias, neutral, [len(bias.dims) - 1]))
+        call.args[at] = Padded(array, (*[(Factor(1, 1),)] * (len(k.dims) - 1), length))
+        return
+    is_bool, last = bias.array.dtype == jnp.bool_, len(bias.dims) - 1
+    rows = call.of.filled(bias, is_bool, range(last))  # else NaN
+    call.args[at] = replace(
+        bias, array=call.of.filled(replace(bias, array=rows), False if is_bool else -jnp.inf, [last])
+    )
 
 
 # Handlers that know what a size among the arguments is for: the others would take its bound for its value.

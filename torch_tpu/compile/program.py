@@ -113,8 +113,14 @@ def _ops(digest: str, program: GraphModule, results: int, symbols: Sequence[Any]
     def promise(sizes: list[int]) -> list[torch.Tensor]:
         return concrete(promised, dict(zip(symbols, sizes, strict=True)), "meta")
 
-    bodies = {"graph": exact, "padded": padded} if symbols else {"graph": exact}
-    return [define(f"{kind}_{digest}", lower, promise, results) for kind, lower in bodies.items()]
+    def promise_padded(sizes: list[int]) -> list[torch.Tensor]:
+        try:
+            return promise(sizes)
+        except RuntimeError as error:  # a difference of sizes may be negative at their bounds
+            raise padding.Unpadded(str(error)) from error
+
+    bodies = {"graph": (exact, promise)} | ({"padded": (padded, promise_padded)} if symbols else {})
+    return [define(f"{kind}_{digest}", *body, results) for kind, body in bodies.items()]
 
 
 def _anchored(op: Callable[..., Any], device: torch.device) -> Callable[..., list[torch.Tensor]]:

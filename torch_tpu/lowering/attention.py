@@ -14,7 +14,7 @@ import numpy as np
 from . import dtypes
 from ._jax import jax, jnp, lax
 from .context import out, precision
-from .matmul import accumulator
+from .matmul import accumulator, factors
 from .random import draw, philox
 from .registry import lowers
 from .rows import Specialise, row_dim, valid
@@ -90,7 +90,7 @@ class Plan:
 
 
 def _dot(equation: str, a: Any, b: Any) -> Any:
-    return jnp.einsum(equation, a, b, precision=precision(a, b), preferred_element_type=accumulator(a.dtype))
+    return jnp.einsum(equation, *factors(a, b), precision=precision(a, b), preferred_element_type=accumulator(a.dtype))
 
 
 def _chunk(x: Any, axis: int, i: Any, size: int) -> Any:

@@ -23,6 +23,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from . import dtypes, interpret
 from ._jax import jax, jnp, lax
 from .context import out, precision
+from .matmul import factors
 from .registry import lowers, lowers_higher_order
 
 # Rows and columns of a tile where the block mask has larger blocks, or none.
@@ -169,7 +170,9 @@ class Tiles:
         """A product whose operands with a "g" in the equation have heads [H], as its result has."""
         sides = equation.split("->")[0].split(",")
         operands = [self._grouped(x) if "g" in side else x for x, side in zip((a, b), sides, strict=True)]
-        made = jnp.einsum(equation, *operands, precision=precision(*operands), preferred_element_type=self.work)
+        made = jnp.einsum(
+            equation, *factors(*operands), precision=precision(*operands), preferred_element_type=self.work
+        )
         return made.reshape(made.shape[0], -1, *made.shape[3:]) if "g" in equation.split("->")[1] else made
 
     def _grouped(self, x: Any) -> Any:

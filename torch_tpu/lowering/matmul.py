@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ def product(a: Any, b: Any) -> Any:
     if a.dtype.kind in "iub" and a.dtype.itemsize == 8:
         # The TPU has no 64-bit integer dot.
         return (a[..., :, :, None] * b[..., None, :, :]).sum(-2, dtype=a.dtype)
+    a, b = factors(a, b)
     batch = tuple(range(a.ndim - 2))
     dims = (((a.ndim - 1,), (a.ndim - 2,)), (batch, batch))
     return lax.dot_general(a, b, dims, precision=precision(a, b), preferred_element_type=accumulator(a.dtype))
@@ -38,6 +40,13 @@ def _matrices(a: Any, b: Any, at: int) -> Any:
         # XLA would undo what it sees through.
         return lax.optimization_barrier(product(b.T, a.T)).T
     return product(a, b)
+
+
+def factors(*operands: Any) -> Sequence[Any]:
+    """Operands of a product. The CPU plugin fails at some of 16 bits, once other work is fused into them."""
+    if not context().emulated:
+        return operands
+    return [x.astype(accumulator(x.dtype)) if x.dtype in (jnp.bfloat16, jnp.float16) else x for x in operands]
 
 
 def accumulator(dtype: Any) -> Any:
@@ -147,7 +156,7 @@ def trilinear(
     present = [[i for i in range(rank) if i not in e] for e in (expand1, expand2, expand3)]
     kept = [i for i in range(rank) if i not in sumdim]
     kind = accumulator(a.dtype)
-    operands = [x for pair in zip((a, b, c), present, strict=True) for x in pair]
+    operands = [x for pair in zip(factors(a, b, c), present, strict=True) for x in pair]
     return jnp.einsum(*operands, kept, precision=precision(a, b, c), preferred_element_type=kind).astype(a.dtype)
 
 

@@ -248,8 +248,12 @@ def batch_norm_backward(
     invstd = _channel(invstd, x)
     normal = (x - _channel(mean, x)) * invstd
     scaled = grad if weight is None else grad * _channel(weight, x)
+    if not output_mask[0]:
+        grad_input = jnp.zeros_like(x)  # promised all the same
+    else:
+        grad_input = _backward(scaled, normal, invstd, axes) if training else scaled * invstd
     return _promised(
-        (_backward(scaled, normal, invstd, axes) if training else scaled * invstd) if output_mask[0] else None,
+        grad_input,
         (grad * normal).sum(axes) if output_mask[1] else None,
         grad.sum(axes) if output_mask[2] else None,
     )
