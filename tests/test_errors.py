@@ -87,3 +87,13 @@ def test_outs_of_ops_that_have_no_shape_function():
 def test_parameters_of_distributions_in_debug_mode(draw):
     with torch.tpu.mode("debug"):
         on_both(draw, torch.arange(4.0))
+
+
+def test_assertions_on_values_read_them() -> None:
+    torch._assert_async(torch.ones(1, device="tpu"))
+    for device in ("cpu", "tpu"):
+        with pytest.raises(RuntimeError, match="values must be smaller"):
+            torch._assert_async(torch.zeros(1, device=device), "values must be smaller")
+    x = torch.arange(3, device="tpu")
+    got = torch.compile(torch.nn.functional.one_hot)(x, 3)
+    assert got.tolist() == torch.eye(3, dtype=torch.int64).tolist()

@@ -427,3 +427,15 @@ def test_overrideable_convolutions() -> None:
     expected = gradients(lambda *o: torch.convolution(*o, *options))(x, w, b)
     got = gradients(lambda *o: torch.ops.aten.convolution_overrideable(*o, *options))(*to_device((x, w, b), "tpu"))
     assert_same(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("module", [nn.BatchNorm1d, nn.LayerNorm, lambda n: nn.GroupNorm(2, n)])
+def test_gradients_of_a_first_norm(module: Callable[[int], nn.Module], training: bool) -> None:
+    """The input needs no gradient, so backward is asked for those of the parameters only."""
+    x, norm = some(8, 4), module(4).train(training)
+    on_device = copy.deepcopy(norm).to("tpu")
+    norm(x).square().sum().backward()
+    on_device(x.to("tpu")).square().sum().backward()
+    for got, expected in zip(on_device.parameters(), norm.parameters(), strict=True):
+        assert_same(got.grad, expected.grad, rtol=1e-4, atol=1e-5)

@@ -57,6 +57,12 @@ ONE_PROGRAM: dict[str, Callable[[Tensor], Any]] = {
     "masks": lambda x: (x @ x.T).tril().masked_fill(x @ x.T > 1, 0),
     "attention": lambda x: F.scaled_dot_product_attention(*[x.view(1, 1, -1, 4)] * 3),
     "causal attention": lambda x: F.scaled_dot_product_attention(*[x.view(1, 1, -1, 4)] * 3, is_causal=True),
+    "scores far below zero": lambda x: F.scaled_dot_product_attention(
+        *[x.view(1, 1, -1, 4)] * 3, attn_mask=(x @ x.T).detach() * 0 - 100
+    ),
+    "merged and apart": lambda x: (x.T.reshape(-1) * 2).view(4, -1).sum(1) + x.T.flatten().view(4, x.shape[0]).amax(1),
+    "of bools and bytes": lambda x: ((x > 0).logsumexp(0), (x > 0).to(torch.uint8).logsumexp(0)),
+    "16 bits": lambda x: (x.bfloat16().T @ x.bfloat16()).float(),
 }
 
 
@@ -76,7 +82,10 @@ def test_one_program_up_to_a_bound(name: str, programs: list[str]) -> None:
     assert len(set(programs)) == 1 and len(programs) == 1, programs
 
 
-@pytest.mark.parametrize("name", ["sums", "means", "softmax", "products", "norms", "slices", "causal attention"])
+MORE = ["scores far below zero", "merged and apart"]
+
+
+@pytest.mark.parametrize("name", ["sums", "means", "softmax", "products", "norms", "slices", "causal attention", *MORE])
 def test_gradients_share_programs_too(name: str, programs: list[str]) -> None:
     fn = ONE_PROGRAM[name]
     torch._dynamo.reset()
@@ -116,6 +125,91 @@ def test_padding_between_elements() -> None:
             got, expected = fast(tokens, targets), model(tokens, targets)
             torch.testing.assert_close(got, expected)
             assert got[0].is_contiguous()
+
+
+@pytest.mark.parametrize("how", ["flattened", "transposed", "flat targets"])
+def test_losses_of_sequences_of_varying_lengths(how: str, programs: list[str]) -> None:
+    """Padding lies between the rows of a flattened batch; what the forward keeps for the backward has it at the end."""
+    torch.manual_seed(0)
+    classes = {"flattened": 10, "transposed": 11, "flat targets": 12}[how]  # alike graphs would share programs
+    model = nn.Sequential(nn.Embedding(7, 8), nn.LayerNorm(8), nn.Linear(8, classes)).to("tpu")
+    eager_model = copy.deepcopy(model)
+
+    def loss_of(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+        scores = model(tokens)
+        return F.cross_entropy(scores.transpose(1, 2) if how == "transposed" else scores.flatten(0, 1), targets)
+
+    torch._dynamo.reset()
+    fast = torch.compile(loss_of)
+    for n in (24, 20, 30, 17):
+        tokens, targets = (torch.randint(k, (3, n), device="tpu") for k in (7, classes))
+        targets = targets if how == "transposed" else targets.flatten()
+        outcomes = []
+        for run, of in ((fast, model), (loss_of, eager_model)):
+            of.zero_grad()
+            loss = run(of, tokens, targets)
+            loss.backward()
+            outcomes.append([loss, *(p.grad for p in of.parameters())])
+        torch.testing.assert_close(*outcomes)
+    assert len(programs) <= 4, programs
+
+
+VIEWS: dict[str, Callable[[Tensor, int], Any]] = {
+    "an element": lambda x, k: x[k],
+    "a slice": lambda x, k: x[k : k + 2],
+    "the last": lambda x, k: x[-k:],
+    "columns": lambda x, k: x[:, x.shape[1] // 2 :],
+    "half": lambda x, k: x.chunk(2)[1],
+    "split": lambda x, k: x.split(x.shape[-1] // 3, -1),
+    "turned": lambda x, k: x.view(x.shape[0], -1).T,
+    "written": lambda x, k: (x.add_(1), x[k:])[1],
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_results_that_are_views_of_inputs_stay_views(name: str) -> None:
+    torch._dynamo.reset()
+    fast = torch.compile(VIEWS[name], dynamic=True)
+    for k in (2, 3, 4):
+        x = torch.randn(k + 4, 3 * k, device="tpu")
+        y = x.clone()
+        for got, expected in zip(_tensors(fast(x, k)), _tensors(VIEWS[name](y, k)), strict=True):
+            torch.testing.assert_close(got, expected)
+            assert got.stride() == expected.stride() and got.storage_offset() == expected.storage_offset()
+            assert got.untyped_storage()._cdata == x.untyped_storage()._cdata
+        torch.testing.assert_close(x, y)
+
+
+def _tensors(results: Any) -> list[Tensor]:
+    return list(results) if isinstance(results, tuple) else [results]
+
+
+EXACT: dict[str, Callable[[Tensor, int], Any]] = {
+    "a size below zero at its bound": lambda x, k: x[k:] * 1,
+    "an integer beyond 32 bits": lambda x, k: x + k * 2**31,
+    "a position in merged dimensions": lambda x, k: (x.T.reshape(-1).argmax(0), x.T.reshape(-1).max(0)),
+    "a head": lambda x, k: F.scaled_dot_product_attention(*[x.float()[None]] * 3),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_where_bounds_mislead(name: str) -> None:
+    torch._dynamo.reset()
+    fast = torch.compile(EXACT[name], dynamic=True)
+    for k in (2, 3, 4):
+        x = torch.randint(100, (k + 3, 5), device="tpu")
+        torch.testing.assert_close(fast(x, k), EXACT[name](x, k))
+
+
+def test_gradients_of_attention_with_heads_of_varying_size() -> None:
+    torch._dynamo.reset()
+    attend = torch.compile(F.scaled_dot_product_attention, dynamic=True)
+    for size in (24, 20):
+        q, k, v = (torch.randn(2, 2, 8, size, device="tpu", requires_grad=True) for _ in range(3))
+        gradients = [
+            torch.autograd.grad(f(q, k, v).square().sum(), (q, k, v)) for f in (attend, F.scaled_dot_product_attention)
+        ]
+        torch.testing.assert_close(*gradients)
 
 
 def test_exact_sizes_where_padding_can_not_be_had(programs: list[str]) -> None:

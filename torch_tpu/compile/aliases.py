@@ -1,7 +1,7 @@
 """Results of a graph that are views: they share the storage of what they are views of, as eagerly.
 
-For views of inputs AOTAutograd sees to that, but where sizes are symbolic it takes offset and strides from what the graph
-gives. For views of one tensor of the graph it does where a gradient is needed.
+For views of inputs AOTAutograd sees to that, but where sizes are symbolic it takes offset and strides from what the
+graph gives. For views of one tensor of the graph it does where a gradient is needed.
 """
 
 from __future__ import annotations

@@ -753,8 +753,10 @@ def attention_backward(call: Call) -> Any:
 
 
 def _mask_keys(call: Call, q: Padded, k: Padded, at: int) -> None:
-    """Keys in the padding don't count: the mask, argument `at`, says so. Under the causal mask of a square they never do
-    for true queries."""
+    """Keys in the padding don't count: the mask, argument `at`, says so.
+
+    Under the causal mask of a square they never do for true queries.
+    """
     call.args += [None] * (at + 1 - len(call.args))
     bias, length = call.args[at], k.dims[-2]
     if not k.is_padded(len(k.dims) - 2) or (call.argument("is_causal") and q.dims[-2] == length):
@@ -767,10 +769,8 @@ def _mask_keys(call: Call, q: Padded, k: Padded, at: int) -> None:
         call.args[at] = Padded(array, (*[(Factor(1, 1),)] * (len(k.dims) - 1), length))
         return
     is_bool, last = bias.array.dtype == jnp.bool_, len(bias.dims) - 1
-    rows = call.of.filled(bias, is_bool, range(last))  # else NaN
-    call.args[at] = replace(
-        bias, array=call.of.filled(replace(bias, array=rows), False if is_bool else -jnp.inf, [last])
-    )
+    bias = replace(bias, array=call.of.filled(bias, is_bool, range(last)))  # rows of padding would give NaN
+    call.args[at] = replace(bias, array=call.of.filled(bias, False if is_bool else -jnp.inf, [last]))
 
 
 # Handlers that know what a size among the arguments is for: the others would take its bound for its value.
