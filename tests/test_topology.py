@@ -33,7 +33,7 @@ def test_what_a_chip_cannot_do_is_said() -> None:
 
 
 def test_unknown_chip() -> None:
-    with pytest.raises(RuntimeError, match="v9"):
+    with pytest.raises(ValueError, match="v9"):
         Topology("v9:2x2")
 
 

@@ -7,6 +7,7 @@ matrices, and the factors of Bunch and Kaufman, which pivot by the values they m
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +22,10 @@ OPS = (
 )
 
 
+# Called with the name of each op that runs here.
+observers: list[Callable[[str], None]] = []
+
+
 @functools.cache
 def register() -> torch.library.Library:
     """Make the kernels of `OPS`; they last as long as what is returned."""
@@ -31,6 +36,8 @@ def register() -> torch.library.Library:
 
 
 def _run(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    for observe in observers:
+        observe(op.name())
     device = next(x.device for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
     host_args, host_kwargs = pytree.tree_map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, (args, kwargs))
     result = op(*host_args, **host_kwargs)

@@ -19,7 +19,7 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TPU_STDERR_LOG_LEVEL": "3"}
 
 
 class Topology:
-    """Chips by name, as libtpu names them: "v5e:2x2", "v6e:4x4", "v5p:2x2x1". ImportError without libtpu, RuntimeError
+    """Chips by name, as libtpu names them: "v5e:2x2", "v6e:4x4", "v5p:2x2x1". ImportError without libtpu, ValueError
     for a name it does not know."""
 
     def __init__(self, name: str) -> None:
@@ -44,7 +44,18 @@ class Topology:
 
 @functools.cache
 def _devices(name: str) -> list[Any]:
-    import libtpu  # noqa: F401 - JAX's own message does not say what to install
+    require_libtpu()
     from jax.experimental import topologies
 
-    return topologies.get_topology_desc(name, platform="tpu").devices
+    try:
+        return topologies.get_topology_desc(name, platform="tpu").devices
+    except RuntimeError as error:
+        raise ValueError(f"unknown target {name!r}: {error}") from error
+
+
+def require_libtpu() -> None:
+    """ImportError that says what to install, if libtpu can't be imported."""
+    try:
+        import libtpu  # noqa: F401
+    except ImportError as error:
+        raise ImportError("the compiler for TPUs is missing, which needs no TPU: pip install libtpu") from error

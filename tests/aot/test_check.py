@@ -138,7 +138,8 @@ def test_a_model_that_does_not_fit() -> None:
         _C.set_memory_limit(limit)
     (found,) = failing(report, "too_large.py")
     assert (found.kind, number(found)) == ("memory", 11)
-    assert "does not fit v5e:1x1" in found.message and "31250 MiB" in found.message
+    assert "does not fit v5e:1x1" in found.message and "31250 MiB" in found.message and not report.memory.fits
+    assert "TORCH_TPU_MEMORY_LIMIT" not in found.message
 
 
 def test_a_machine_too_small_to_tell() -> None:
@@ -287,3 +288,11 @@ def test_the_page_of_a_failure_escapes_what_others_say(tmp_path: Path) -> None:
     made = page(check(script(tmp_path, text), [], "v5e"))
     assert "script" not in parsed(made).seen
     assert "&lt;script&gt;alert(1)" in made and "fails" in made
+
+
+def test_ops_on_the_host_are_told(tmp_path: Path) -> None:
+    path = script(tmp_path, "import torch\nx = torch.eye(3, device='tpu')\nfor _ in range(2):\n    torch.linalg.eig(x)")
+    report = check(str(path), [], "v5e")
+    (found,) = (f for f in report.findings if f.kind == "host")
+    assert report.ok and (found.op, number(found)) == ("aten::linalg_eig", 4) and "2 times" in found.message
+    assert "on the host" in str(report)

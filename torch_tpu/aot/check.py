@@ -20,6 +20,7 @@ import torch
 from .. import _C, lines, runtime
 from ..arguments import difference
 from ..lines import Line
+from ..topology import require_libtpu
 from . import text
 from .chips import Chip, chip_of, topology_name
 from .record import Recorded, Recorder
@@ -67,12 +68,14 @@ class Checked:
 @dataclass(frozen=True)
 class Need:
     """The run's memory, in bytes of one device. peak: of tensors and scratch memory here. scratch: the most that one of
-    the programs takes on the chip. code: of all programs, which stay there. available: on the chip."""
+    the programs takes on the chip. code: of all programs, which stay there. available: on the chip. refused: an
+    allocation was too much, and is in none of these."""
 
     peak: int
     scratch: int
     code: int
     available: int
+    refused: bool = False
 
     @property
     def total(self) -> int:
@@ -82,7 +85,7 @@ class Need:
     @property
     def fits(self) -> bool:
         """Whether the chip has that."""
-        return self.total <= self.available
+        return self.total <= self.available and not self.refused
 
 
 @dataclass
@@ -159,8 +162,7 @@ def check(script: str, arguments: Sequence[str], target: str, track: Track = lam
     chip, name = chip_of(target), topology_name(target)
     if not Path(script).is_file():
         raise FileNotFoundError(f"{script} is no file")
-    import libtpu  # noqa: F401 - before the script runs for nothing
-
+    require_libtpu()  # before the script runs for nothing
     began = time.perf_counter()
     # Programs from the disk are not lowered, so there would be nothing to compile for the chip.
     no_disk_cache = runtime.environment(TORCH_TPU_CACHE_DIR="")
@@ -184,7 +186,7 @@ def check(script: str, arguments: Sequence[str], target: str, track: Track = lam
         chip=chip,
         findings=[],
         programs=programs,
-        memory=Need(peak, scratch, code, chip.usable),
+        memory=Need(peak, scratch, code, chip.usable, isinstance(failure, torch.OutOfMemoryError)),
         steps=len(recorder.steps),
         padding=_padding(programs),
         graph_breaks=_graph_breaks(),
@@ -270,11 +272,13 @@ def _findings(report: CheckReport, recorder: Recorder, failure: BaseException | 
             m = p.report.memory
             words = f"needs {text.size(m.total)}, {report.target} has {text.size(m.available)}"
             yield _finding("memory", True, line, p.ops[0], words)
-    if not report.memory.fits:
+    if report.memory.total > report.memory.available:
         m = report.memory
         parts = f"tensors take {text.size(m.peak)}, a program's scratch memory {text.size(m.scratch)}, code "
         words = f"{parts}{text.size(m.code)}: {report.target} has {text.size(m.available)}"
         yield _finding("memory", True, None, "", words)
+    for (op, line), count in recorder.on_host.items():
+        yield _finding("host", False, line, op, f"runs on the host, {count} times, with a copy there and back each")
     yield from _recompiles(recorder.programs)
     for reason, count in report.graph_breaks.items():
         yield _finding("graph break", False, None, "torch.compile", f"{count} times: {reason}")
@@ -290,7 +294,8 @@ def _of_failure(failure: BaseException, report: CheckReport, limit: int) -> Find
     words = f"{type(failure).__name__}: {failure}"
     if isinstance(failure, torch.OutOfMemoryError):
         if limit == report.chip.usable:
-            return _finding("memory", True, line, "", f"does not fit {report.target}: {failure}")
+            words = str(failure).partition(". Free tensors")[0]  # its advice is for this machine
+            return _finding("memory", True, line, "", f"does not fit {report.target}: {words}")
         here = f"this machine's limit of {text.size(limit)} is below the {text.size(report.chip.usable)} of "
         return _finding("memory", True, line, "", f"{here}{report.target}, so no more can be told: {failure}")
     kind = "unsupported" if isinstance(failure, NotImplementedError) else "script"

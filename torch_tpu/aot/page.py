@@ -13,6 +13,7 @@ _TITLES = {
     "chip": "the chip's compiler",
     "memory": "memory",
     "fallback": "runs on the CPU",
+    "host": "runs on the host",
     "recompile": "compiled more than once",
     "graph break": "graph break",
 }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from .. import _C, compiler, eager, lines
+from .. import _C, compiler, eager, host, lines
 from ..arguments import describe
 from ..lines import Line, Place
 
@@ -50,13 +51,15 @@ class Unsupported:
 class Recorder:
     """Context manager. Inside, every program is made anew and remembered, and what has no lowering runs on the CPU.
 
-    steps: the launches of each of the `programs` so far, at the end of each optimizer step.
+    steps: the launches of each of the `programs` so far, at the end of each optimizer step. on_host: how often ops ran
+    on the host that do on any device, by op and line.
     """
 
     def __init__(self) -> None:
         self.programs: list[Recorded] = []
         self.unsupported: list[Unsupported] = []
         self.steps: list[list[int]] = []
+        self.on_host: Counter[tuple[str, Line | None]] = Counter()
         self._building = threading.local()
         self._build = eager.build
 
@@ -65,12 +68,14 @@ class Recorder:
         _C.clear_programs()
         self._build, eager.build = eager.build, self._recorded
         compiler.observers.append(self._observe)
+        host.observers.append(self._ran_on_host)
         self._hook = register_optimizer_step_post_hook(self._stepped)
         return self
 
     def __exit__(self, *error: object) -> None:
         eager.build = self._build
         compiler.observers.remove(self._observe)
+        host.observers.remove(self._ran_on_host)
         self._hook.remove()
         _C.clear_programs()
 
@@ -98,6 +103,9 @@ class Recorder:
             made.artifact = artifact
         else:
             self.programs.append(Recorded("program", lines.current(), {}, len(self.steps), artifact))
+
+    def _ran_on_host(self, op: str) -> None:
+        self.on_host[op, lines.current().line] += 1
 
     def _stepped(self, *_: Any) -> None:
         if not torch.compiler.is_compiling():

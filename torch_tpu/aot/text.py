@@ -104,6 +104,7 @@ def check(r: CheckReport) -> str:
 
 _NOTES = (
     ("fallback", "on the CPU"),
+    ("host", "on the host, on any device"),
     ("recompile", "compiled more than once at one place"),
     ("graph break", "graph breaks"),
 )
