@@ -154,6 +154,29 @@ def test_losses_of_sequences_of_varying_lengths(how: str, programs: list[str]) -
     assert len(programs) <= 4, programs
 
 
+def test_a_language_model_of_varying_batches_and_lengths(programs: list[str]) -> None:
+    """The loss of each token's successor: batch and length are symbols, rows a product of them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 9)).to("tpu")
+    eager_model = copy.deepcopy(model)
+
+    def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
+        return F.cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+    torch._dynamo.reset()
+    fast = torch.compile(loss_of, dynamic=True)
+    for rows, length in ((3, 9), (5, 13), (2, 16), (7, 4)):
+        tokens = torch.randint(9, (rows, length), device="tpu")
+        outcomes = []
+        for run, of in ((fast, model), (loss_of, eager_model)):
+            of.zero_grad()
+            loss = run(of, tokens)
+            loss.backward()
+            outcomes.append([loss, *(p.grad for p in of.parameters())])
+        torch.testing.assert_close(*outcomes)
+    assert len(programs) == 2, programs
+
+
 VIEWS: dict[str, Callable[[Tensor, int], Any]] = {
     "an element": lambda x, k: x[k],
     "a slice": lambda x, k: x[k : k + 2],

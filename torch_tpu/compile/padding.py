@@ -147,16 +147,25 @@ class _Lowering:
         """A dimension whose padding comes last: of one factor, or so many elements for each of a padded one."""
         if isinstance(size, int) or size.node.expr.is_Integer:
             return (Factor(bound, bound),)
-        each, of = size.node.expr.as_coeff_Mul()
+        each, of = size.node.expr.as_content_primitive()
         self.count(of)
         return Factor(bound // int(each), of), Factor(int(each), int(each))
 
     def count(self, expr: Any) -> Any:
-        """The true number of elements: a symbol's value, or one that is so many more or less."""
-        symbols = list(expr.free_symbols)
-        if len(symbols) != 1 or not (expr - symbols[0]).is_Integer:
-            raise Unpadded(f"a size of {expr}")
-        return self.counts[symbols[0]] + jnp.int32(int(expr - symbols[0]))
+        """The true number of elements: a product of symbols' values, or of so many more or less.
+
+        Other expressions, as a difference, may be less at the bounds of their symbols.
+        """
+        total = jnp.int32(1)
+        for factor in sympy.Mul.make_args(sympy.factor(expr)):
+            symbols = list(factor.free_symbols)
+            if factor.is_Integer and factor > 0:
+                total = total * jnp.int32(int(factor))
+            elif len(symbols) == 1 and (factor - symbols[0]).is_Integer:
+                total = total * (self.counts[symbols[0]] + jnp.int32(int(factor - symbols[0])))
+            else:
+                raise Unpadded(f"a size of {expr}")
+        return total
 
     def number(self, expr: Any) -> Any:
         """The value of an expression of sizes: 0-d int64."""
@@ -388,7 +397,7 @@ def _viewed(factors: list[Factor], sizes: Sequence[tuple[Any, int]]) -> list[Dim
             dim.append(factor)
             total *= factor.bound
         # The same number of elements in memory may be another number of true ones.
-        if math.prod(f.size for f in dim) - _expression(size) != 0:
+        if sympy.expand(math.prod(f.size for f in dim) - _expression(size)) != 0:
             return None
         dims.append(tuple(dim) or (Factor(1, 1),))
     return None if any(f.is_padded for f in factors) else dims
