@@ -310,3 +310,13 @@ def test_polygamma_next_to_its_poles() -> None:
     for n in (1, 2, 3):
         got, exact = lowered(aten.polygamma.default, n, x), torch.polygamma(n, x.double())
         torch.testing.assert_close(got.double(), exact, rtol=5e-7, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex64])
+def test_a_bool_times_infinity_is_a_product(dtype: torch.dtype) -> None:
+    mask, x = torch.tensor([True, False, False]), torch.tensor([float("inf"), float("inf"), float("nan")], dtype=dtype)
+    for fn in (lambda m, x: m * x, lambda m, x: x * m, lambda m, x: m.to(x.dtype) * x, lambda m, x: m / (x * 0)):
+        expected = fn(mask, x)
+        for run in (fn, torch.compile(fn, backend="tpu")):
+            torch.testing.assert_close(run(mask.to("tpu"), x.to("tpu")).cpu(), expected, equal_nan=True)
+    torch.testing.assert_close((mask.to("tpu") / 0).cpu(), mask / 0, equal_nan=True)

@@ -96,6 +96,9 @@ def cast(x: Any, dtype: torch.dtype) -> Any:
         x = x.real
     if jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(target, jnp.integer) and target.itemsize < 4:
         x = x.astype(jnp.int32)
+    if x.dtype == jnp.bool_ and jnp.issubdtype(target, jnp.inexact):
+        # XLA takes the product of a converted bool for a choice, so that False * inf would be 0.
+        return jnp.where(x, jnp.ones((), target), jnp.zeros((), target))
     return x.astype(target)
 
 
