@@ -83,9 +83,14 @@ class Need:
         return self.peak + self.scratch + self.code
 
     @property
+    def over(self) -> int:
+        """What the chip lacks, 0 if it has enough."""
+        return max(self.total - self.available, 0)
+
+    @property
     def fits(self) -> bool:
-        """Whether the chip has that."""
-        return self.total <= self.available and not self.refused
+        """Whether the chip has what was allocated, and nothing was refused."""
+        return not (self.over or self.refused)
 
 
 @dataclass
@@ -272,7 +277,7 @@ def _findings(report: CheckReport, recorder: Recorder, failure: BaseException | 
             m = p.report.memory
             words = f"needs {text.size(m.total)}, {report.target} has {text.size(m.available)}"
             yield _finding("memory", True, line, p.ops[0], words)
-    if report.memory.total > report.memory.available:
+    if report.memory.over:
         m = report.memory
         parts = f"tensors take {text.size(m.peak)}, a program's scratch memory {text.size(m.scratch)}, code "
         words = f"{parts}{text.size(m.code)}: {report.target} has {text.size(m.available)}"

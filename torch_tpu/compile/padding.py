@@ -574,10 +574,8 @@ def _reduction(fill: Callable[[Any], Any]) -> Handler:
     def handler(call: Call) -> Any:
         dims, x = _dims(call), call.args[0]
         name = call.node.target.name()
-        if "arg" in name and len(call.args) < 2 and len(x.dims) > 1:
-            raise Unpadded("an index into all elements of a padded tensor")
-        if any(len(x.dims[d]) > 1 for d in dims) and name in _GIVES_INDICES:
-            raise Unpadded(f"{name} along a merged dimension")
+        if name in _GIVES_INDICES and (len(dims) > 1 or any(len(x.dims[d]) > 1 for d in dims)):
+            raise Unpadded(f"{name} along dimensions of which several make one index")
         if name == "aten::logsumexp":
             x = replace(x, array=x.array.astype(to_jax(call.out.dtype)))
         call.args[0] = replace(x, array=call.of.filled(x, fill(x.array.dtype), dims))
@@ -727,11 +725,7 @@ def attention(call: Call) -> Any:
     q, _, v = call.args[:3]
     if call.argument("dropout_p"):
         raise Unpadded("dropout of padded tensors")
-    for x in call.args[:3]:
-        _unpadded(x, [len(x.dims) - 1], "a head")
-    for i in (1, 2):
-        call.match(i, q.dims[:-2])
-    call.match(2, call.args[1].dims[:-1])
+    _match_heads(call, 0)
     _mask_keys(call, *call.args[:2], 3)
     for i in (1, 2):  # a score of NaN stays one under any mask
         x = call.args[i]
@@ -746,19 +740,24 @@ def attention_backward(call: Call) -> Any:
     """Keys in the padding have no weight, queries there no gradient."""
     if call.argument("dropout_p") or call.argument("grad_input_mask")[3]:
         raise Unpadded("dropout, or the gradient of a mask, of padded tensors")
-    q = call.args[1]
-    for x in call.args[:4]:
-        _unpadded(x, [len(x.dims) - 1], "a head")
+    _match_heads(call, 1)
     for i in (0, 6, 7):
-        call.match(i, q.dims[:-1])
-    for i in (2, 3):
-        call.match(i, q.dims[:-2])
-    call.match(3, call.args[2].dims[:-1])
+        call.match(i, call.args[1].dims[:-1])
     dims = [x.dims if _is_padded(x) else () for x in call.args[1:5]]
     _mask_keys(call, *call.args[1:3], 4)
     for i in (0, 1, 2, 3, 6, 7):
         call.args[i] = replace(call.args[i], array=call.of.filled(call.args[i], 0))
     return call.wrapped(call.lower(), dims)
+
+
+def _match_heads(call: Call, q: int) -> None:
+    """Keys and values, the arguments after the query, get its padding of batches and heads, and one of their length."""
+    query, keys, values = range(q, q + 3)
+    for i in (query, keys, values):
+        _unpadded(call.args[i], [len(call.args[i].dims) - 1], "a head")
+    for i in (keys, values):
+        call.match(i, call.args[query].dims[:-2])
+    call.match(values, call.args[keys].dims[:-1])
 
 
 def _mask_keys(call: Call, q: Padded, k: Padded, at: int) -> None:
