@@ -45,6 +45,15 @@ KERNEL = {
     "weights that are integers": lambda x: x.long().multinomial(2),
     "boundaries of two dimensions": lambda x: torch.bucketize(x, x.reshape(2, 2)),
     "extrema into other dtypes": lambda x: torch.aminmax(x, dim=0, out=(x.double().sum(), x.double().sum())),
+    "the median of nothing": lambda x: x[:0].median(0),
+    "small integers as indices": lambda x: x[torch.ones(2, dtype=torch.int8, device=x.device)],
+    "integers put among floats": lambda x: x.index_put_((x.long(),), x.long()),
+    "relu of bools": lambda x: torch.relu(x > 1),
+    "a difference of bools and numbers": lambda x: (x > 1) - 1,
+    "a difference of numbers and bools": lambda x: x - True,
+    "floats shifted": lambda x: torch.bitwise_left_shift(x, x),
+    "common divisors of floats": lambda x: torch.gcd(x, x),
+    "floor of bools": lambda x: torch.floor(x > 1),
     "a view out of bounds": lambda x: x.as_strided_scatter(x.reshape(2, 2), (2, 2), (200, 200)),
 }
 
@@ -71,6 +80,23 @@ def test_outs_that_overlap_operands(name):
     on_both(OVERLAPPING[name], torch.arange(4.0))
 
 
+def test_kernels_of_16_bit_floats_are_not_asked_for():
+    """What the CPU lacks for them alone is no error."""
+    x = torch.tensor([1.5, -2.0])
+    with pytest.raises(NotImplementedError, match="not implemented for 'Half'"):
+        torch.special.bessel_j0(x.half())
+    got = torch.special.bessel_j0(x.half().to("tpu"))
+    torch.testing.assert_close(got.cpu().float(), torch.special.bessel_j0(x), atol=1e-3, rtol=1e-3)
+
+
+def test_masks_fill_with_numbers_of_other_dtypes():
+    def run(x):
+        x[x > 1] = torch.tensor(7)
+        return x
+
+    on_both(run, torch.arange(4.0))
+
+
 def test_outs_of_ops_that_have_no_shape_function():
     on_both(lambda x: torch.logcumsumexp(x, 0, out=torch.empty_like(x)), torch.arange(4.0))
 
@@ -82,9 +108,11 @@ def test_outs_of_ops_that_have_no_shape_function():
         lambda x: torch.multinomial(x * 0, 2),
         lambda x: torch.poisson(-x),
         lambda x: torch.bernoulli(x),
+        lambda x: x.masked_scatter(x > 0, x[:2]),
+        lambda x: x.masked_scatter(x > 0, x[:3]),
     ],
 )
-def test_parameters_of_distributions_in_debug_mode(draw):
+def test_values_are_checked_in_debug_mode(draw):
     with torch.tpu.mode("debug"):
         on_both(draw, torch.arange(4.0))
 

@@ -75,6 +75,11 @@ def checks(name: str, named: dict[str, Any]) -> Iterator[Check]:
     elif name in _TABLES:
         table, index = (named[n] for n in _TABLES[name])
         yield Check(index, 0, table.shape[0], "IndexError", "index out of range in self: {}")
+    elif name == "masked_scatter":
+        x, mask, source = (named[n] for n in ("self", "mask", "source"))
+        count = jnp.broadcast_to(mask, jnp.broadcast_shapes(mask.shape, x.shape)).sum()
+        yield Check(count, 0, source.size + 1, "RuntimeError",
+                    "Number of elements of source < number of ones in mask")  # fmt: skip
     elif name in _PARAMETERS:
         for wrong, text in _PARAMETERS[name]:
             yield Check(wrong(named["self"]), 0, 1, "RuntimeError", text)

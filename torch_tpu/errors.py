@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -12,6 +13,7 @@ import torch.utils._pytree as pytree
 from torch._ops import OpOverload
 
 from .lowering import variants
+from .lowering.registry import RULES
 from .views import ScalarOperand, TensorOperand
 
 # Operands larger than this are not made on the CPU to hear its error.
@@ -30,8 +32,8 @@ def raise_as_on_cpu(error: Exception, op: OpOverload, args: list[Any], kwargs: d
 
 
 def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Raise the CPU's error for what some shape functions let pass: dims out of range, float indices, mixed dtypes,
-    windows that don't move, complex factors.
+    """Raise the CPU's error for what some shape functions let pass: dims out of range, indices and operands of a wrong
+    dtype, mixed dtypes, windows that don't move, complex factors, the median of nothing.
     """
     named = {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
     this, dims = named.get("self"), named.get("dim")
@@ -40,8 +42,9 @@ def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -
         wrong = any(isinstance(d, int) and not -rank <= d < rank for d in (dims if isinstance(dims, list) else [dims]))
     else:
         wrong = False
+    wrong = wrong or (isinstance(this, torch.Tensor) and this.numel() == 0)
     indices = pytree.tree_leaves((named.get("index"), named.get("indices")))
-    wrong = wrong or any(isinstance(i, torch.Tensor) and _is_inexact(i) for i in indices)
+    wrong = wrong or any(isinstance(i, torch.Tensor) and i.dtype not in _INDICES for i in indices)
     wrong = wrong or any(_least(named.get(name)) < least for name, least in _LEAST)
     wrong = wrong or op._schema.name.removesuffix("_") in _CHECKED_BY_KERNELS
     leaves = pytree.tree_leaves((args, kwargs))
@@ -53,21 +56,46 @@ def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -
     inexact = {x.dtype for x in leaves if isinstance(x, torch.Tensor) and _is_inexact(x)}
     # What autograd calls is as it must be, though the CPU may keep other dtypes for it.
     mixed = len(inexact) > 1 and "backward" not in op.name()
-    if op._schema.name.startswith("aten::_foreach_"):  # each tensor as the op on one; shape functions promote instead
-        wrong, (args, kwargs) = True, pytree.tree_map_only(torch.Tensor, _of_one_element, (args, kwargs))
+    if _is_elementwise(op):  # the kernels say which dtypes they take; shape functions promote instead
+        wrong, (args, kwargs) = True, pytree.tree_map_only(torch.Tensor, _one, (args, kwargs))
     said = _said_by_cpu(op, args, kwargs) if wrong or mixed else None
     # The made-up values may be wrong where others are not: of mixed dtypes only what is said of dtypes counts.
-    if said is not None and (wrong or "type" in str(said)):
+    if said is not None and (wrong or "type" in str(said)) and not _is_of_halves(said):
         raise said
+    if op._schema.name in _WRITES_AT_INDICES:
+        _check_written(this, indices, named["values"])
 
 
 def _is_inexact(x: torch.Tensor) -> bool:
     return x.is_floating_point() or x.is_complex()
 
 
-def _of_one_element(x: torch.Tensor) -> torch.Tensor:
-    return x.new_empty([min(n, 1) for n in x.shape])
+def _is_elementwise(op: OpOverload) -> bool:
+    functional = variants.functional(op) if variants.mutates(op) else None
+    rule = RULES.get((functional.op if functional else op).name())
+    return op._schema.name.startswith("aten::_foreach_") or (rule is not None and rule.rows == "pointwise")
 
+
+def _one(x: torch.Tensor) -> torch.Tensor:
+    return torch.ones([min(n, 1) for n in x.shape], dtype=x.dtype)
+
+
+def _is_of_halves(said: Exception) -> bool:
+    """Whether the CPU has no kernel for 16-bit floats, which are nothing special elsewhere."""
+    return any(f"not implemented for '{name}'" in str(said) for name in ("Half", "BFloat16"))
+
+
+def _check_written(x: torch.Tensor, indices: list[Any], values: torch.Tensor) -> None:
+    is_filled = values.numel() == 1 and all(i is None or i.dtype == torch.bool for i in indices)
+    if x.dtype != values.dtype and not is_filled:
+        raise RuntimeError(
+            f"Index put requires the source and destination dtypes match, got {_name(x.dtype)} for the destination "
+            f"and {_name(values.dtype)} for the source."
+        )
+
+
+_INDICES = frozenset({torch.int64, torch.int32, torch.uint8, torch.bool})
+_WRITES_AT_INDICES = frozenset(f"aten::{n}" for n in ("index_put", "index_put_", "_index_put_impl_"))
 
 # Ops whose kernels refuse what their shape functions let pass.
 _CHECKED_BY_KERNELS = frozenset(
@@ -166,7 +194,9 @@ def _said_by_cpu(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Exc
     host = to_host((args, kwargs))
     if host is not None:
         try:
-            with torch.random.fork_rng(devices=[]):  # the CPU's generator stays where it is
+            # The CPU's generator stays where it is, and what it warns of the call itself will warn of.
+            with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 op(*host[0], **host[1])
         except NotImplementedError as said:
             # "not implemented for 'Float'" is about the operands; an op that the CPU doesn't have says nothing of them.

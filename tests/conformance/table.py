@@ -88,7 +88,7 @@ def _failures(verdicts: dict[Key, dict[str, Any]]) -> list[str]:
         if v["verdict"] not in ("pass", "n/a"):
             by_reason[reason(key) or f"unexplained: {v['message']}"].append(key)
     lines = ["## What fails, and why", ""]
-    for why, keys in sorted(by_reason.items(), key=lambda item: -len(item[1])):
+    for why, keys in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
         cases = collections.defaultdict(set)
         for op, _, kind in keys:
             cases[op].add(kind)

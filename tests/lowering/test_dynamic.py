@@ -176,6 +176,10 @@ def test_unique_floats_and_bools() -> None:
     check_dynamic(aten.unique_consecutive.default, torch.tensor([NAN, NAN, 1.0, 1.0]), True, True)
 
 
+def test_unique_rows_of_none() -> None:
+    check_dynamic(aten.unique_dim.default, torch.zeros(0, 3), 0, True, True, True)
+
+
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_unique_dim(dim: int) -> None:
     x = torch.tensor([[1, 2, 1], [1, 2, 1], [0, 3, 0]])

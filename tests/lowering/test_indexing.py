@@ -139,6 +139,9 @@ def test_reductions_into_positions(reduce: str, include_self: bool) -> None:
         check(aten.scatter_reduce.two, x, 0, i, src, reduce, include_self=include_self)
         if reduce != "sum":
             check(aten.index_reduce.default, x, 0, rows, src, reduce, include_self=include_self)
+    if reduce in ("sum", "prod", "mean"):
+        x, src = rand(3, 4, dtype=torch.complex64), rand(4, 4, dtype=torch.complex64)
+        check(aten.scatter_reduce.two, x, 0, i, src, reduce, include_self=include_self)
     holes = T(1.0, NAN, -INF, INF, NAN)
     check(aten.scatter_reduce.two, torch.zeros(3), 0, T(0, 0, 1, 1, 2), holes, reduce, include_self=include_self)
     check(aten.scatter_reduce.two, torch.tensor(2.0), 0, T(0), T(3.0), reduce, include_self=include_self)

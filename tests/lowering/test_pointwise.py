@@ -320,3 +320,19 @@ def test_a_bool_times_infinity_is_a_product(dtype: torch.dtype) -> None:
         for run in (fn, torch.compile(fn, backend="tpu")):
             torch.testing.assert_close(run(mask.to("tpu"), x.to("tpu")).cpu(), expected, equal_nan=True)
     torch.testing.assert_close((mask.to("tpu") / 0).cpu(), mask / 0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "x"),
+    [
+        ("modified_bessel_k0", [1e3, 1e20, 3.4e38]),
+        ("modified_bessel_k1", [1e3, 1e20, 3.4e38]),
+        ("scaled_modified_bessel_k0", [1e3, 1e10, 1e20, 1e37, 3.4e38]),
+        ("scaled_modified_bessel_k1", [1e3, 1e10, 1e20, 1e37, 3.4e38]),
+        ("log_ndtr", [-1e3, -1.0, 1, 5, 8, 9, INF]),
+    ],
+)
+def test_small_values_are_as_exact_as_large_ones(name: str, x: list[float]) -> None:
+    op = getattr(aten, f"special_{name}").default
+    got, exact = lowered(op, torch.tensor(x)), op(torch.tensor(x, dtype=torch.float64))
+    torch.testing.assert_close(got.double(), exact, rtol=1e-5, atol=1e-40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -105,7 +106,7 @@ def unique_dim(
     needs_exact(x)
     rows = jnp.moveaxis(x, dim, 0)
     n = rows.shape[0]
-    table = rows.reshape(n, -1).T
+    table = rows.reshape(n, math.prod(rows.shape[1:])).T
 
     def by_column(i: Any, order: Any) -> Any:
         column = lax.dynamic_index_in_dim(table, table.shape[0] - 1 - i, keepdims=False)

@@ -340,19 +340,21 @@ def scatter(x: Any, dim: int, index: Any, src: Any, method: str) -> Any:
 
 def reduced(x: Any, src: Any, write: Callable[[Any, str, Any], Any], reduce: str, include_self: bool) -> Any:
     """x with sources reduced into it where `write(target, method, sources)` puts them."""
-    dtype, floating = x.dtype, jnp.issubdtype(x.dtype, jnp.floating)
+    dtype, is_inexact = x.dtype, jnp.issubdtype(x.dtype, jnp.inexact)
     compute = dtypes.to_jax(dtypes.opmath(dtypes.to_torch(dtype)))
     x, src = x.astype(compute), src.astype(compute)
     method = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}[reduce]
     if not include_self:
-        lowest, highest = dtypes.limits(dtypes.to_torch(dtype))
-        neutral = {"add": 0, "mul": 1, "max": lowest, "min": highest}[method]
+        if method in ("add", "mul"):
+            neutral = int(method == "mul")
+        else:
+            neutral = dtypes.limits(dtypes.to_torch(dtype))[method == "min"]
         x = write(x, "set", jnp.full(src.shape, neutral, compute))
     total = write(x, method, src)
     if reduce == "mean":
         counts = write(jnp.full(x.shape, include_self, compute), "add", jnp.ones(src.shape, compute))
-        counts = jnp.maximum(counts, 1)
-        total = total / counts if floating else total // counts
+        counts = jnp.where(counts == 0, 1, counts)
+        total = total / counts if is_inexact else total // counts
     return total.astype(dtype)
 
 

@@ -23,13 +23,18 @@ _ONE = {
     "special_modified_bessel_i1": lambda x: jsp.special.i1(x),
     "special_i1e": lambda x: lax.bessel_i1e(x),
     "special_ndtri": lambda x: jsp.special.ndtri(x),
-    "special_log_ndtr": lambda x: jsp.special.log_ndtr(x),
+    "special_log_ndtr": lambda x: _log_ndtr(x * math.sqrt(0.5)),
     "special_entr": lambda x: jnp.where(x > 0, -x * lax.log(x), jnp.where(x < 0, -jnp.inf, x * 0)),
     "special_erfcx": lambda x: jsp.special.erfcx(x),
     "special_spherical_bessel_j0": lambda x: jnp.where(jnp.isinf(x), 0, jnp.sinc(x / math.pi)),
 }
 for _name, _fn in _ONE.items():
     pointwise(f"aten::{_name}", to="float")(_fn)
+
+
+def _log_ndtr(t: Any) -> Any:
+    left = lax.log(jsp.special.erfcx(jnp.maximum(-t, 0)) / 2) - t * t
+    return jnp.where(t < -math.sqrt(0.5), left, lax.log1p(-lax.erfc(t) / 2))
 
 
 def _digamma(x: Any) -> Any:
@@ -190,11 +195,13 @@ def scaled_modified_bessel_k1(x: Any) -> Any:
 def _scaled_k(x: Any, order: float, lowest: float = 2.0) -> Any:
     """exp(x) K(x) for x >= lowest: the integral over t > 0 of exp(-x (cosh t - 1)) cosh(order t)."""
     x = jnp.maximum(x, lowest)
-    # Beyond the last node the integrand is below exp(-40); nodes are spread as the integrand narrows.
-    last = jnp.arccosh(1 + 40 / x)[..., None]
+    # Beyond the last node the integrand is below exp(-40); nodes are spread as the integrand narrows. With the root
+    # of x, as cosh t - 1 = 2 sinh(t / 2)^2 vanishes for large ones.
+    root = lax.sqrt(x)[..., None]
+    last = 2 * jnp.arcsinh(math.sqrt(20) / root)
     t = last * (np.arange(48) / 47).astype(x.dtype)
     weight = np.where(np.arange(48) == 0, 0.5, 1.0).astype(x.dtype)
-    value = lax.exp(-2 * x[..., None] * lax.sinh(t / 2) ** 2) * lax.cosh(order * t)
+    value = lax.exp(-2 * (root * lax.sinh(t / 2)) ** 2) * lax.cosh(order * t)
     return jnp.where(jnp.isinf(x), 0, jnp.sum(value * weight, -1) * last[..., 0] / 47)
 
 
