@@ -11,18 +11,23 @@ namespace torch_tpu {
 
 namespace {
 
-bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool grouped) {
   auto dense = [](const at::Tensor& t) {
     return t.layout() == at::kStrided && (t.dim() == 4 || t.dim() == 3) && at::isFloatingType(t.scalar_type());
   };
   // Batches that broadcast are for the composite.
   auto alike = [&](const at::Tensor& t) { return t.dim() == query.dim() && t.sym_size(0) == query.sym_size(0); };
-  return dense(query) && dense(key) && dense(value) && alike(key) && alike(value) && key.sym_size(1) == value.sym_size(1);
+  if (!(dense(query) && dense(key) && dense(value) && alike(key) && alike(value) && key.sym_size(1) == value.sym_size(1))) {
+    return false;
+  }
+  // So are heads that don't match: it says what is wrong.
+  return query.dim() == 3 || query.sym_size(1) == key.sym_size(1) ||
+         (grouped && key.sym_size(1) != 0 && query.sym_size(1) % key.sym_size(1) == 0);
 }
 
 int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>&,
-               double, bool, std::optional<double>, bool) {
-  bool fused = fits(query, key, value) && at::globalContext().userEnabledOverrideableSDP();
+               double, bool, std::optional<double>, bool grouped) {
+  bool fused = fits(query, key, value, grouped) && at::globalContext().userEnabledOverrideableSDP();
   return static_cast<int64_t>(fused ? at::SDPBackend::overrideable : at::SDPBackend::math);
 }
 

@@ -48,6 +48,9 @@ OpInfo describe(const c10::OperatorHandle& handle) {
     info.runtime.push_back(std::find(runtime.begin(), runtime.end(), argument.name()) != runtime.end());
     info.written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
     info.out = info.out || argument.is_out();
+    if (argument.name() == "check_errors") {
+      info.check_errors = static_cast<int64_t>(i);
+    }
     if (argument.name() == "generator") {
       info.generator = static_cast<int64_t>(i);
     }
@@ -77,11 +80,13 @@ c10::Scalar host_value(const at::Tensor& tensor) {
   }
 }
 
-// Whether a number lies outside what an integer type holds, about; -1 counts as the largest unsigned one.
+// Whether a number lies outside what an integer type holds, about; whole ones below zero count as large ones where
+// there is no sign.
 bool overflows(double value, c10::ScalarType dtype) {
   bool is_signed = c10::isSignedType(dtype);
   double limit = std::ldexp(1.0, static_cast<int>(8 * c10::elementSize(dtype)) - is_signed);
-  return !(value < limit && value >= (is_signed ? -limit : 1 - limit));
+  bool wraps = !is_signed && value == std::trunc(value);
+  return !(value < limit && value >= (is_signed ? -limit : wraps ? 1 - limit : 0));
 }
 
 struct Reader {
@@ -173,6 +178,10 @@ struct Reader {
       put((number < 0) | (number == 0) << 1 | (number < 1) << 2 | (number == 1) << 3 | (number < previous) << 4 |
           (number == previous) << 5 | static_cast<int64_t>(std::isfinite(number)) << 6 |
           (std::abs(number) <= most_of_half) << 7);
+      for (c10::ScalarType dtype :
+           {c10::ScalarType::Char, c10::ScalarType::Byte, c10::ScalarType::Short, c10::ScalarType::Int}) {
+        put(overflows(number, dtype) | overflows(number - 1, dtype) << 1);  // ranges end before their last number
+      }
       previous = number;
     }
     if (!call.tensors.empty() && c10::isIntegralType(call.tensors[0].scalar_type(), false)) {

@@ -21,6 +21,7 @@ struct OpInfo {
   std::vector<bool> runtime;  // per argument: a number that is a value of the program
   std::vector<bool> written;  // per argument: the op writes to it
   int64_t generator = -1;     // the argument that is the generator
+  int64_t check_errors = -1;  // the argument that asks to raise what the last result, `info`, says
   bool rows = false;          // takes operands whose number of rows is only known at run time
   bool host_indices = false;  // takes CPU tensors of any rank as indices
   bool random = false;        // draws from the generator

@@ -1,12 +1,14 @@
 #include "dispatch.h"
 
 #include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/to.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstring>
 #include <functional>
 #include <mutex>
 #include <shared_mutex>
@@ -168,6 +170,14 @@ void move_host_indices(const OpInfo& op, torch::jit::Stack& stack) {
   }
 }
 
+// What torch.linalg's `*_ex` do if they are asked to check. Reads `info`, so it waits.
+void check_errors(const OpInfo& op, const at::Tensor& info) {
+  std::string name = op.name.substr(0, op.name.find('.'));
+  name = name.substr(name.find("linalg_") + std::strlen("linalg_"));
+  bool is_of_torch = name == "lu_factor_ex" || name == "solve_ex" || name == "ldl_factor_ex";
+  at::_linalg_check_errors(info, (is_of_torch ? "torch.linalg." : "linalg.") + name, info.dim() == 0);
+}
+
 }  // namespace
 
 void run_op(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
@@ -217,8 +227,12 @@ void run_op(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     results = wrap(*program, call, outputs);
     break;
   }
+  bool is_checked = op.check_errors >= 0 && torch::jit::peek(*stack, op.check_errors, op.written.size()).toBool();
   torch::jit::drop(*stack, op.written.size());
   stack->insert(stack->end(), std::make_move_iterator(results.begin()), std::make_move_iterator(results.end()));
+  if (is_checked) {
+    check_errors(op, stack->back().toTensor());
+  }
 }
 
 void register_ops(const std::vector<std::string>& names) {

@@ -149,7 +149,9 @@ void check_bounds(const BoundsCheck& check, const pjrt::Buffer& told) {
     return;
   }
   std::string text = check.text;
-  text.replace(text.find("{}"), 2, std::to_string(words[1]));
+  if (size_t place = text.find("{}"); place != std::string::npos) {
+    text.replace(place, 2, std::to_string(words[1]));
+  }
   TORCH_CHECK_INDEX(check.error != "IndexError", text);
   TORCH_CHECK(false, text);
 }

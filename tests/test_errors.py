@@ -2,7 +2,14 @@
 
 import pytest
 import torch
-from parity import on_both
+import torch.nn.functional as F
+from parity import expect, on_both, run_python
+
+
+def _gradient(fn, x, number):
+    x = x.requires_grad_()
+    return torch.autograd.grad(fn(x * 1, number).sum(), x)
+
 
 FLOATS, BYTES = torch.zeros(3), torch.zeros(3, dtype=torch.uint8)
 REFUSED = {
@@ -24,6 +31,17 @@ REFUSED = {
     "full": (BYTES, lambda x: x.new_full((2,), 7), lambda x: x.new_full((2,), 300)),
     "masked_fill": (BYTES, lambda x: x.masked_fill(x == 0, 3), lambda x: x.masked_fill(x == 0, 300)),
     "fill beyond integers": (BYTES.long(), lambda x: x.fill_(7), lambda x: x.fill_(1e20)),
+    "fill with a fraction below zero": (BYTES, lambda x: x.fill_(2.5), lambda x: x.fill_(-2.5)),
+    "full_like": (BYTES, lambda x: torch.full_like(x, 1.5), lambda x: torch.full_like(x, -2.5)),
+    "softshrink": (FLOATS, lambda x: F.softshrink(x, 0.5), lambda x: F.softshrink(x, -0.5)),
+    "celu": (FLOATS, lambda x: F.celu(x, 1.0), lambda x: F.celu(x, 0.0)),
+    "leaky_relu_": (FLOATS, lambda x: _gradient(F.leaky_relu_, x, 0.1), lambda x: _gradient(F.leaky_relu_, x, -0.1)),
+    "elu_": (FLOATS, lambda x: _gradient(F.elu_, x, 0.1), lambda x: _gradient(F.elu_, x, -0.1)),
+    "randint beyond bytes": (
+        BYTES,
+        lambda x: torch.randint(0, 256, (3,), dtype=x.dtype, device=x.device) * 0,
+        lambda x: torch.randint(0, 257, (3,), dtype=x.dtype, device=x.device),
+    ),
     "division by zero": (BYTES, lambda x: x // 3, lambda x: x // 0),
     "remainder by zero": (BYTES.long(), lambda x: x % 3, lambda x: x % 0),
 }
@@ -54,6 +72,23 @@ KERNEL = {
     "floats shifted": lambda x: torch.bitwise_left_shift(x, x),
     "common divisors of floats": lambda x: torch.gcd(x, x),
     "floor of bools": lambda x: torch.floor(x > 1),
+    "an image of integers": lambda x: F.interpolate(x.long().view(1, 1, 4), 8, mode="linear"),
+    "gelu of integers": lambda x: F.gelu(x.long()),
+    "the variance of integers": lambda x: x.long().var(),
+    "random integers from rand": lambda x: torch.rand(3, dtype=torch.int64, device=x.device),
+    "a slice put past the end": lambda x: torch.select_scatter(x, x[0], 0, 5),
+    "heads that are not grouped": lambda x: F.scaled_dot_product_attention(
+        x.view(1, 4, 1, 1), x[:2].view(1, 2, 1, 1), x[:2].view(1, 2, 1, 1)
+    ),
+    "heads that make no groups": lambda x: F.scaled_dot_product_attention(
+        x.view(1, 4, 1, 1), x[:3].view(1, 3, 1, 1), x[:3].view(1, 3, 1, 1), enable_gqa=True
+    ),
+    "too much output padding": lambda x: F.conv_transpose1d(x.view(1, 1, 4), x.view(1, 1, 4), output_padding=3),
+    "classes of 32 bits": lambda x: F.cross_entropy(x.view(2, 2), torch.ones(2, dtype=torch.int32, device=x.device)),
+    "rows selected by bytes": lambda x: x.index_select(0, torch.ones(2, dtype=torch.uint8, device=x.device)),
+    "the largest of bools": lambda x: (x > 1).argmax(),
+    "an inverse that is checked": lambda x: torch.linalg.inv_ex(x.view(2, 2) * 0, check_errors=True),
+    "a factor that is checked": lambda x: torch.linalg.cholesky_ex(x.view(1, 2, 2) * 0, check_errors=True),
     "a view out of bounds": lambda x: x.as_strided_scatter(x.reshape(2, 2), (2, 2), (200, 200)),
 }
 
@@ -89,6 +124,19 @@ def test_kernels_of_16_bit_floats_are_not_asked_for():
     torch.testing.assert_close(got.cpu().float(), torch.special.bessel_j0(x), atol=1e-3, rtol=1e-3)
 
 
+def test_checked_factors_of_what_has_them():
+    x = 2 * torch.eye(2)
+    on_both(lambda x: torch.linalg.inv_ex(x, check_errors=True), x)
+    on_both(lambda x: torch.linalg.lu_factor_ex(x, check_errors=True), x)
+
+
+def test_overlap_is_refused_by_stored_programs(tmp_path):
+    """Programs on disk are the same for all offsets."""
+    code = "import torch; x = torch.arange(4.0, device='tpu'); torch.add(x[:3], 1, out=x[{}:][:3])"
+    expect(code.format(0), TORCH_TPU_CACHE_DIR=str(tmp_path))
+    assert "refer to a single memory location" in run_python(code.format(1), TORCH_TPU_CACHE_DIR=str(tmp_path)).stderr
+
+
 def test_masks_fill_with_numbers_of_other_dtypes():
     def run(x):
         x[x > 1] = torch.tensor(7)
@@ -110,6 +158,12 @@ def test_outs_of_ops_that_have_no_shape_function():
         lambda x: torch.bernoulli(x),
         lambda x: x.masked_scatter(x > 0, x[:2]),
         lambda x: x.masked_scatter(x > 0, x[:3]),
+        lambda x: torch.normal(x, -x),
+        lambda x: F.binary_cross_entropy(x, x),
+        lambda x: F.embedding_bag(x.long().view(2, 2), x[:3].view(3, 1)),
+        lambda x: F.max_unpool1d(x[:1].view(1, 1, 1), x[3:].long().view(1, 1, 1), 2),
+        lambda x: F.multi_margin_loss(x[:3].view(1, 3), x[3:].long()),
+        lambda x: F.multilabel_margin_loss(x[:3].view(1, 3), x[1:].long().view(1, 3)),
     ],
 )
 def test_values_are_checked_in_debug_mode(draw):

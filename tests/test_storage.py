@@ -462,6 +462,12 @@ def test_unsupported_dtypes_and_layouts_say_so() -> None:
         torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8).to("tpu")
     with pytest.raises(NotImplementedError, match="dense"):
         torch.ones(2, 2, device="tpu").to_sparse()
+    one = torch.ones(1, device="tpu")
+    for sizes in ((), ((1, 1),)):
+        with pytest.raises(NotImplementedError, match="sparse tensors are not supported"):
+            torch.sparse_csr_tensor(torch.tensor([0, 1], device="tpu"), torch.tensor([0], device="tpu"), one, *sizes)
+    with pytest.raises(NotImplementedError, match="complex32 is not supported"):
+        one.half() * 1j
 
 
 # --- DLPack

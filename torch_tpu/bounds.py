@@ -6,6 +6,7 @@ In strict mode reads out of range are undefined and writes are dropped, as XLA d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -43,15 +44,20 @@ _ALONG_DIM = frozenset(
 )
 _RUNTIME_ERROR = ("gather", "scatter")
 _MANY = frozenset(["index.Tensor", "index_put", "_index_put_impl"])
-_TABLES = {"embedding": ("weight", "indices"), "_embedding_bag": ("weight", "indices")}
+_TABLES = {n: ("weight", "indices") for n in ("embedding", "_embedding_bag", "_embedding_bag_forward_only")}
 _TARGETS = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
-# Random ops: where the parameters of a distribution are wrong, and what PyTorch says.
+_MARGINS = {
+    "multi_margin_loss": (0, "target out of range"),
+    "multilabel_margin_loss_forward": (-1, "argument #2 'target' is out of range"),
+}
+# Where the parameters of a distribution, or probabilities, are wrong, and what PyTorch says.
 _PARAMETERS: dict[str, list[tuple[Callable[[Any], Any], str]]] = {
     "multinomial": [
         (lambda x: ~(x >= 0) | jnp.isinf(x), "probability tensor contains either `inf`, `nan` or element < 0"),
         (lambda x: x.sum(-1) <= 0, "invalid multinomial distribution (sum of probabilities <= 0)"),
     ],
     "poisson": [(lambda x: x < 0, "invalid Poisson rate, expected rate to be non-negative")],
+    "binary_cross_entropy": [(lambda x: ~((x >= 0) & (x <= 1)), "all elements of input should be between 0 and 1")],
     "bernoulli": [(lambda x: ~((x >= 0) & (x <= 1)), "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")],
 }
 
@@ -74,7 +80,8 @@ def checks(name: str, named: dict[str, Any]) -> Iterator[Check]:
                     f"out of range: tried to access index {{}} on a tensor of {x.size} elements.")  # fmt: skip
     elif name in _TABLES:
         table, index = (named[n] for n in _TABLES[name])
-        yield Check(index, 0, table.shape[0], "IndexError", "index out of range in self: {}")
+        error = "RuntimeError" if "bag" in name else "IndexError"
+        yield Check(index, 0, table.shape[0], error, "index out of range in self: {}")
     elif name == "masked_scatter":
         x, mask, source = (named[n] for n in ("self", "mask", "source"))
         count = jnp.broadcast_to(mask, jnp.broadcast_shapes(mask.shape, x.shape)).sum()
@@ -83,6 +90,15 @@ def checks(name: str, named: dict[str, Any]) -> Iterator[Check]:
     elif name in _PARAMETERS:
         for wrong, text in _PARAMETERS[name]:
             yield Check(wrong(named["self"]), 0, 1, "RuntimeError", text)
+    elif name.startswith("normal.") and hasattr(named["std"], "shape"):
+        yield Check(named["std"] < 0, 0, 1, "RuntimeError", "normal expects all elements of std >= 0.0")
+    elif name in ("max_unpool2d", "max_unpool3d"):
+        size = math.prod(named["output_size"])
+        text = f"Found an invalid max index: {{}} (output volumes are of {size} elements)"
+        yield Check(named["indices"], 0, size, "RuntimeError", text)
+    elif name in _MARGINS:
+        low, text = _MARGINS[name]
+        yield Check(named["target"], low, named["self"].shape[-1], "RuntimeError", text)
     elif name in _TARGETS:
         target, classes = named["target"], named["self"].shape[1 if named["self"].ndim > 1 else 0]
         kept = jnp.where(target == named["ignore_index"], 0, target)

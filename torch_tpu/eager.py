@@ -65,6 +65,10 @@ DONATE_FROM = 1 << 18
 _MAY_OVERLAP = frozenset({"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero_"})
 
 
+# Reductions that compute in the dtype of an `out=` tensor, and so take integers there for floats.
+_OUT_SAYS_DTYPE = frozenset(f"aten::{n}" for n in ("sum", "nansum", "prod", "cumsum", "cumprod"))
+
+
 @dataclass(frozen=True)
 class OpInfo:
     """What the core must know of an op before it has a program.
@@ -126,6 +130,8 @@ def build(name: str, values: list[Any], storages: list[Storage], with_rows: bool
     Raises what PyTorch raises for wrong arguments, NotImplementedError for ops without a lowering, CompileForbidden
     under `torch.tpu.forbid_compiles`.
     """
+    # What is no part of the key under which programs are kept on disk.
+    errors.raise_if_overlapping(variants.find(name), values)
     if any(isinstance(x, ScalarOperand) and x.is_number for x in values):
         _refuse_numbers(name, values)
     described = arguments.describe(name, values, storages, with_rows)
@@ -184,6 +190,8 @@ class _Build:
     def __init__(self, op: OpOverload, values: list[Any], storages: list[Storage], with_rows: bool) -> None:
         self.op, self.values, self.storages, self.with_rows = op, values, storages, with_rows
         self.names = [a.name for a in op._schema.arguments]
+        if op._schema.name in _OUT_SAYS_DTYPE:
+            self.values = self._dtype_of_out()
         self.operands = [x for x in pytree.tree_leaves(values) if isinstance(x, TensorOperand)]
         self.scalars = [x for x in pytree.tree_leaves(values) if isinstance(x, ScalarOperand)]
         self.mode = FakeTensorMode(allow_fallback_kernels=False)
@@ -193,7 +201,6 @@ class _Build:
         self._read_schema()
         try:
             errors.raise_if_doubtful(self.op, *self._call(self.op, self.metas))
-            errors.raise_if_overlapping(self.op, self.values)
             self.meta()
             self.plan()
             return ({**_NOTHING, "resizes": self.resizes}, None) if self.resizes else self.lower()
@@ -203,6 +210,13 @@ class _Build:
             if self.with_rows:
                 raise rows.Specialise from error  # with all rows the shapes don't fit
             errors.raise_as_on_cpu(error, self.op, *self._call(self.op, self.metas))
+
+    def _dtype_of_out(self) -> list[Any]:
+        """The arguments, with the dtype of `out=` for a `dtype` that isn't given."""
+        named = dict(zip(self.names, self.values, strict=True))
+        if named["dtype"] is None and isinstance(named.get("out"), TensorOperand):
+            named["dtype"] = named["out"].dtype
+        return list(named.values())
 
     def _read_schema(self) -> None:
         self.functional = variants.functional(self.op) if variants.mutates(self.op) else None

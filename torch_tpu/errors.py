@@ -33,7 +33,7 @@ def raise_as_on_cpu(error: Exception, op: OpOverload, args: list[Any], kwargs: d
 
 def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Raise the CPU's error for what some shape functions let pass: dims out of range, indices and operands of a wrong
-    dtype, mixed dtypes, windows that don't move, complex factors, the median of nothing.
+    dtype, mixed dtypes, windows that don't move, complex factors, the median of nothing, too much output padding.
     """
     named = {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
     this, dims = named.get("self"), named.get("dim")
@@ -45,8 +45,20 @@ def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -
     wrong = wrong or (isinstance(this, torch.Tensor) and this.numel() == 0)
     indices = pytree.tree_leaves((named.get("index"), named.get("indices")))
     wrong = wrong or any(isinstance(i, torch.Tensor) and i.dtype not in _INDICES for i in indices)
+    index, target = named.get("index"), named.get("target")
+    wrong = wrong or (isinstance(index, torch.Tensor) and index.dtype not in (torch.int64, torch.int32))
+    wrong = wrong or ("nll_loss" in op.name() and target.dtype != torch.int64)
+    if op._schema.name == "aten::convolution" and named["transposed"]:
+        steps = zip(named["output_padding"], named["stride"], named["dilation"], strict=False)
+        wrong = wrong or any(p >= max(s, d) for p, s, d in steps)
     wrong = wrong or any(_least(named.get(name)) < least for name, least in _LEAST)
-    wrong = wrong or op._schema.name.removesuffix("_") in _CHECKED_BY_KERNELS
+    kind = op._schema.name.removesuffix("_")
+    wrong = wrong or kind in _CHECKED_BY_KERNELS
+    if isinstance(this, torch.Tensor):
+        wrong = wrong or (kind in _OF_FLOATS and not _is_inexact(this))
+        wrong = wrong or (kind in _OF_ORDERED and this.dtype in (torch.bool, torch.complex64, torch.complex128))
+    if kind in _RANDOM_FLOATS and named.get("dtype") is not None and not named["dtype"].is_floating_point:
+        wrong, args = True, [[1], *args[1:]]
     leaves = pytree.tree_leaves((args, kwargs))
     # A complex factor of real tensors.
     wrong = wrong or (
@@ -100,8 +112,24 @@ _WRITES_AT_INDICES = frozenset(f"aten::{n}" for n in ("index_put", "index_put_",
 # Ops whose kernels refuse what their shape functions let pass.
 _CHECKED_BY_KERNELS = frozenset(
     f"aten::{n}"
-    for n in ("aminmax", "as_strided_scatter", "bucketize", "masked_scatter", "multinomial", "searchsorted")
+    for n in (
+        *("aminmax", "as_strided_scatter", "bucketize", "masked_scatter", "multinomial", "searchsorted"),
+        "select_scatter",
+    )
 )
+# Ops that have no kernel for integers and bools, and for bools and complex numbers.
+_OF_FLOATS = frozenset(
+    f"aten::{n}"
+    for n in (
+        *("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"),
+        *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "var", "std", "var_mean", "std_mean", "logcumsumexp"),
+        *("histc", "smooth_l1_loss", "huber_loss", "mse_loss", "binary_cross_entropy"),
+    )
+)
+_OF_ORDERED = frozenset(
+    f"aten::{n}" for n in ("argmax", "argmin", "median", "nanmedian", "sort", "scatter_reduce", "index_reduce")
+)
+_RANDOM_FLOATS = frozenset({"aten::rand", "aten::randn"})
 
 
 def raise_if_overlapping(op: OpOverload, values: list[Any]) -> None:

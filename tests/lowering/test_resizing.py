@@ -108,6 +108,11 @@ def test_grid_sampler(mode: int, padding: int, align: bool) -> None:
     x, grid = tensor(2, 3, 5, 6, dtype=torch.float64), tensor(2, 4, 3, 2, dtype=torch.float64)
     how = mode, padding, align
     check(aten.grid_sampler_2d.default, x, grid, *how)
+    if mode < 2:
+        beyond = (
+            torch.tensor([NAN, float("inf"), -float("inf"), 1e4], dtype=x.dtype).view(1, 2, 2, 1).expand(2, 2, 2, 2)
+        )
+        check(aten.grid_sampler_2d.default, x, beyond, *how)
     check(aten.grid_sampler_2d_backward.default, tensor(2, 3, 4, 3, dtype=torch.float64), x, grid, *how, [True, True])
 
 

@@ -41,7 +41,8 @@ def leaky_relu(x: Any, slope: Any = 0.01) -> Any:
     return jnp.where(x > 0, x, x * slope)
 
 
-@pointwise("aten::leaky_relu_backward", runtime=("negative_slope",), static=("is_result",))
+# Numbers that ops refuse for their sign are no runtime values: each call is looked at.
+@pointwise("aten::leaky_relu_backward", static=("is_result",))
 def leaky_relu_backward(grad: Any, x: Any, slope: Any, is_result: bool) -> Any:
     return jnp.where(x > 0, grad, grad * slope)
 
@@ -64,13 +65,13 @@ def elu(x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
     return scale * jnp.where(x > 0, x, alpha * lax.expm1(jnp.where(x > 0, 0, x * input_scale)))
 
 
-@pointwise("aten::elu_backward", runtime=("alpha", "scale", "input_scale"), static=("is_result",))
+@pointwise("aten::elu_backward", runtime=("scale", "input_scale"), static=("is_result",))
 def elu_backward(grad: Any, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Any) -> Any:
     left = x + alpha * scale if is_result else alpha * scale * lax.exp(jnp.where(x > 0, 0, x * input_scale))
     return grad * jnp.where(x <= 0, input_scale * left, scale)
 
 
-@pointwise("aten::celu", runtime=("alpha",))
+@pointwise("aten::celu")
 def celu(x: Any, alpha: Any = 1.0) -> Any:
     return jnp.where(x > 0, x, alpha * lax.expm1(jnp.where(x > 0, 0, x) / alpha))
 
@@ -147,7 +148,7 @@ def softplus_backward(grad: Any, x: Any, beta: Any, threshold: Any) -> Any:
     return jnp.where(x * beta > threshold, grad, grad * lax.logistic(x * beta))
 
 
-@pointwise("aten::softshrink", runtime=("lambd",))
+@pointwise("aten::softshrink")
 def softshrink(x: Any, width: Any = 0.5) -> Any:
     return jnp.where(x > width, x - width, jnp.where(x < -width, x + width, x * 0))
 

@@ -34,6 +34,7 @@ def _pad(position: Any, size: int, padding: int, align: bool) -> Any:
         position = _reflect(position, size, align)
     if padding == ZEROS:
         return position
+    position = jnp.where(jnp.isnan(position), 0, position)
     # clamp has no gradient at its bounds, as PyTorch; minimum and maximum have half of it.
     return lax.clamp(jnp.asarray(0, position.dtype), position, jnp.asarray(size - 1, position.dtype))
 

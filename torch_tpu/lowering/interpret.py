@@ -203,8 +203,9 @@ def bind(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[l
 
 
 def _check(op: OpOverload, values: list[Any], outs: list[Any]) -> None:
-    promised = [(tuple(o.shape), o.dtype) if isinstance(o, torch.Tensor) else None for o in outs]
-    got = [(tuple(v.shape), dtypes.to_torch(v.dtype)) if is_array(v) else None for v in values]
+    # to_jax says which dtypes there are not.
+    promised = [(tuple(o.shape), dtypes.to_jax(o.dtype)) if isinstance(o, torch.Tensor) else None for o in outs]
+    got = [(tuple(v.shape), v.dtype) if is_array(v) else None for v in values]
     for i in context().grown:
         promised[i] = got[i]  # the room of the padded operands, not theirs and more
     if promised != got and any(p is not None for p in promised):

@@ -24,9 +24,14 @@ def _promised(*values: Any) -> tuple[Any, ...]:
 
 
 def _moments(x: Any, axes: Sequence[int]) -> tuple[Any, Any]:
-    """Mean and biased variance along `axes`, which are kept."""
+    """Mean and biased variance along `axes`, which are kept.
+
+    What rounding left of the mean comes back from the differences, or equal elements would differ from it.
+    """
     mean = x.mean(axes, keepdims=True)
-    return mean, jnp.square(x - mean).mean(axes, keepdims=True)
+    off = x - mean
+    rest = off.mean(axes, keepdims=True)
+    return mean + rest, jnp.maximum(jnp.square(off).mean(axes, keepdims=True) - rest * rest, 0)
 
 
 def _backward(grad: Any, normal: Any, rstd: Any, axes: Sequence[int]) -> Any:

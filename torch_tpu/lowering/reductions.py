@@ -210,15 +210,21 @@ def std_mean(x: Any, dim: Any = None, *, correction: float | None, keepdim: bool
 
 
 def _moments(x: Any, dim: Any, correction: float | None, keepdim: bool) -> tuple[Any, Any]:
-    """Variance and mean. Two passes: E[x^2] - E[x]^2 would cancel."""
+    """Variance and mean. E[x^2] - E[x]^2 would cancel; the second pass finds what rounding left of the mean."""
     operand, dims = x, axes(dim, x.ndim)
     x, n = _opmath(reducing(x, dims, 0)), count(x, dims)
     average = jnp.sum(x, dims, keepdims=True) / jnp.asarray(n, x.dtype)
-    off = jnp.abs(x - average) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x - average
-    off = reducing(off, dims, 0, of=operand)
-    total = jnp.sum(off * off, dims, keepdims=keepdim)
+    off = reducing(x - average, dims, 0, of=operand)
+    rest = jnp.sum(off, dims, keepdims=True) / jnp.asarray(n, x.dtype)
+    average = average + rest
+    total = jnp.sum(_square(off), dims, keepdims=True) - n * _square(rest)
+    total = jnp.maximum(total if keepdim else lax.squeeze(total, dims), 0)
     freedom = jnp.maximum(jnp.asarray(n, total.dtype) - (1 if correction is None else correction), 0)
     return total / freedom, average if keepdim else lax.squeeze(average, dims)
+
+
+def _square(x: Any) -> Any:
+    return jnp.real(x * jnp.conj(x)) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x * x
 
 
 @lowers("aten::linalg_vector_norm", rows="masked")
