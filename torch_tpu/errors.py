@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +11,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch._ops import OpOverload
 
+from . import doubts
 from .lowering import variants
-from .lowering.registry import RULES
 from .views import ScalarOperand, TensorOperand
 
 # Operands larger than this are not made on the CPU to hear its error.
@@ -32,69 +31,33 @@ def raise_as_on_cpu(error: Exception, op: OpOverload, args: list[Any], kwargs: d
 
 
 def raise_if_doubtful(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Raise the CPU's error for what some shape functions let pass: dims out of range, indices and operands of a wrong
-    dtype, mixed dtypes, windows that don't move, complex factors, the median of nothing, too much output padding.
-    """
+    """Raise the CPU's error for what shape functions let pass, as doubts.py tells."""
     named = {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
-    this, dims = named.get("self"), named.get("dim")
-    if isinstance(this, torch.Tensor) and dims is not None:
-        rank = max(this.ndim, 1)
-        wrong = any(isinstance(d, int) and not -rank <= d < rank for d in (dims if isinstance(dims, list) else [dims]))
-    else:
-        wrong = False
-    wrong = wrong or (isinstance(this, torch.Tensor) and this.numel() == 0)
-    indices = pytree.tree_leaves((named.get("index"), named.get("indices")))
-    wrong = wrong or any(isinstance(i, torch.Tensor) and i.dtype not in _INDICES for i in indices)
-    index, target = named.get("index"), named.get("target")
-    wrong = wrong or (isinstance(index, torch.Tensor) and index.dtype not in (torch.int64, torch.int32))
-    wrong = wrong or ("nll_loss" in op.name() and target.dtype != torch.int64)
-    if op._schema.name == "aten::convolution" and named["transposed"]:
-        steps = zip(named["output_padding"], named["stride"], named["dilation"], strict=False)
-        wrong = wrong or any(p >= max(s, d) for p, s, d in steps)
-    wrong = wrong or any(_least(named.get(name)) < least for name, least in _LEAST)
-    kind = op._schema.name.removesuffix("_")
-    wrong = wrong or kind in _CHECKED_BY_KERNELS
-    if isinstance(this, torch.Tensor):
-        wrong = wrong or (kind in _OF_FLOATS and not _is_inexact(this))
-        wrong = wrong or (kind in _OF_ORDERED and this.dtype in (torch.bool, torch.complex64, torch.complex128))
-    if kind in _RANDOM_FLOATS and named.get("dtype") is not None and not named["dtype"].is_floating_point:
-        wrong, args = True, [[1], *args[1:]]
-    leaves = pytree.tree_leaves((args, kwargs))
-    # A complex factor of real tensors.
-    wrong = wrong or (
-        any(isinstance(x, complex) for x in leaves)
-        and not any(isinstance(x, torch.Tensor) and x.is_complex() for x in leaves)
-    )
-    inexact = {x.dtype for x in leaves if isinstance(x, torch.Tensor) and _is_inexact(x)}
+    doubtful = doubts.is_doubtful(op, named)
+    inexact = {x.dtype for x in pytree.tree_leaves(named) if isinstance(x, torch.Tensor) and doubts.is_inexact(x)}
     # What autograd calls is as it must be, though the CPU may keep other dtypes for it.
     mixed = len(inexact) > 1 and "backward" not in op.name()
-    if _is_elementwise(op):  # the kernels say which dtypes they take; shape functions promote instead
-        wrong, (args, kwargs) = True, pytree.tree_map_only(torch.Tensor, _one, (args, kwargs))
-    said = _said_by_cpu(op, args, kwargs) if wrong or mixed else None
+    if doubts.is_elementwise(op):
+        doubtful, named = True, {name: [1] if name == "size" else _of_one_element(x) for name, x in named.items()}
+    said = _said_by_cpu(op, [], named) if doubtful or mixed else None
     # The made-up values may be wrong where others are not: of mixed dtypes only what is said of dtypes counts.
-    if said is not None and (wrong or "type" in str(said)) and not _is_of_halves(said):
+    if said is not None and (doubtful or "type" in str(said)) and not _is_of_halves(said):
         raise said
     if op._schema.name in _WRITES_AT_INDICES:
-        _check_written(this, indices, named["values"])
+        _check_written(named["self"], named["indices"], named["values"])
 
 
-def _is_inexact(x: torch.Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
-
-
-def _is_elementwise(op: OpOverload) -> bool:
-    functional = variants.functional(op) if variants.mutates(op) else None
-    rule = RULES.get((functional.op if functional else op).name())
-    return op._schema.name.startswith("aten::_foreach_") or (rule is not None and rule.rows == "pointwise")
-
-
-def _one(x: torch.Tensor) -> torch.Tensor:
-    return torch.ones([min(n, 1) for n in x.shape], dtype=x.dtype)
+def _of_one_element(tree: Any) -> Any:
+    """With ones for a tree's meta tensors, of at most one element."""
+    return pytree.tree_map_only(torch.Tensor, lambda x: torch.ones([min(n, 1) for n in x.shape], dtype=x.dtype), tree)
 
 
 def _is_of_halves(said: Exception) -> bool:
     """Whether the CPU has no kernel for 16-bit floats, which are nothing special elsewhere."""
     return any(f"not implemented for '{name}'" in str(said) for name in ("Half", "BFloat16"))
+
+
+_WRITES_AT_INDICES = frozenset(f"aten::{n}" for n in ("index_put", "index_put_", "_index_put_impl_"))
 
 
 def _check_written(x: torch.Tensor, indices: list[Any], values: torch.Tensor) -> None:
@@ -104,32 +67,6 @@ def _check_written(x: torch.Tensor, indices: list[Any], values: torch.Tensor) ->
             f"Index put requires the source and destination dtypes match, got {_name(x.dtype)} for the destination "
             f"and {_name(values.dtype)} for the source."
         )
-
-
-_INDICES = frozenset({torch.int64, torch.int32, torch.uint8, torch.bool})
-_WRITES_AT_INDICES = frozenset(f"aten::{n}" for n in ("index_put", "index_put_", "_index_put_impl_"))
-
-# Ops whose kernels refuse what their shape functions let pass.
-_CHECKED_BY_KERNELS = frozenset(
-    f"aten::{n}"
-    for n in (
-        *("aminmax", "as_strided_scatter", "bucketize", "masked_scatter", "multinomial", "searchsorted"),
-        "select_scatter",
-    )
-)
-# Ops that have no kernel for integers and bools, and for bools and complex numbers.
-_OF_FLOATS = frozenset(
-    f"aten::{n}"
-    for n in (
-        *("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"),
-        *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "var", "std", "var_mean", "std_mean", "logcumsumexp"),
-        *("histc", "smooth_l1_loss", "huber_loss", "mse_loss", "binary_cross_entropy"),
-    )
-)
-_OF_ORDERED = frozenset(
-    f"aten::{n}" for n in ("argmax", "argmin", "median", "nanmedian", "sort", "scatter_reduce", "index_reduce")
-)
-_RANDOM_FLOATS = frozenset({"aten::rand", "aten::randn"})
 
 
 def raise_if_overlapping(op: OpOverload, values: list[Any]) -> None:
@@ -156,14 +93,6 @@ def raise_if_overlapping(op: OpOverload, values: list[Any]) -> None:
     said = _said_by_cpu(op, [], _host_arguments(op, values, overlapping))
     if said is not None:
         raise said
-
-
-# The least that arguments of convolutions and pooling may be.
-_LEAST = (("padding", 0), ("output_padding", 0), ("stride", 1), ("dilation", 1))
-
-
-def _least(values: Any) -> float:
-    return min((v for v in values if isinstance(v, int)), default=math.inf) if isinstance(values, list) else math.inf
 
 
 def to_host(tree: Any) -> Any:
