@@ -97,7 +97,7 @@ _OF_FLOATS = frozenset(
     (
         *("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"),
         *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "var", "std", "var_mean", "std_mean", "logcumsumexp"),
-        *("histc", "smooth_l1_loss", "huber_loss", "mse_loss", "binary_cross_entropy"),
+        *("smooth_l1_loss", "huber_loss", "mse_loss", "binary_cross_entropy"),
     )
 )
 _OF_ORDERED = frozenset(("argmax", "argmin", "median", "nanmedian", "sort", "scatter_reduce", "index_reduce"))
