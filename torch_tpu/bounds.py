@@ -44,7 +44,7 @@ _ALONG_DIM = frozenset(
 )
 _RUNTIME_ERROR = ("gather", "scatter")
 _MANY = frozenset(["index.Tensor", "index_put", "_index_put_impl"])
-_TABLES = {n: ("weight", "indices") for n in ("embedding", "_embedding_bag", "_embedding_bag_forward_only")}
+_TABLES = frozenset({"embedding", "_embedding_bag", "_embedding_bag_forward_only"})
 _TARGETS = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
 _MARGINS = {
     "multi_margin_loss": (0, "target out of range"),
@@ -79,9 +79,8 @@ def checks(name: str, named: dict[str, Any]) -> Iterator[Check]:
         yield Check(named["index"], -x.size, x.size, "IndexError",
                     f"out of range: tried to access index {{}} on a tensor of {x.size} elements.")  # fmt: skip
     elif name in _TABLES:
-        table, index = (named[n] for n in _TABLES[name])
         error = "RuntimeError" if "bag" in name else "IndexError"
-        yield Check(index, 0, table.shape[0], error, "index out of range in self: {}")
+        yield Check(named["indices"], 0, named["weight"].shape[0], error, "index out of range in self: {}")
     elif name == "masked_scatter":
         x, mask, source = (named[n] for n in ("self", "mask", "source"))
         count = jnp.broadcast_to(mask, jnp.broadcast_shapes(mask.shape, x.shape)).sum()

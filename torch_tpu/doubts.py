@@ -32,8 +32,8 @@ def is_elementwise(op: OpOverload) -> bool:
     """Whether the dtypes an op takes can be asked with one element. Shape functions promote what kernels refuse."""
     functional = variants.functional(op) if variants.mutates(op) else None
     rule = RULES.get((functional.op if functional else op).name())
-    is_of_lists = op._schema.name.startswith("aten::_foreach_")
-    return is_of_lists or op._schema.name in _RANDOM or (rule is not None and rule.rows == "pointwise")
+    kind = op._schema.name.removeprefix("aten::")
+    return kind.startswith("_foreach_") or kind in _RANDOM or (rule is not None and rule.rows == "pointwise")
 
 
 def is_inexact(x: torch.Tensor) -> bool:
@@ -41,14 +41,11 @@ def is_inexact(x: torch.Tensor) -> bool:
     return x.is_floating_point() or x.is_complex()
 
 
-_RANDOM = frozenset({"aten::rand", "aten::randn"})
+_RANDOM = frozenset({"rand", "randn"})
 
 # Ops whose kernels refuse what their shape functions let pass.
 _CHECKED_BY_KERNELS = frozenset(
-    (
-        *("aminmax", "as_strided_scatter", "bucketize", "masked_scatter", "multinomial", "searchsorted"),
-        "select_scatter",
-    )
+    ["aminmax", "as_strided_scatter", "bucketize", "masked_scatter", "multinomial", "searchsorted", "select_scatter"]
 )
 
 
@@ -94,13 +91,25 @@ def _least(values: Any) -> float:
 
 # Ops that have no kernel for integers and bools, and for bools and complex numbers.
 _OF_FLOATS = frozenset(
-    (
-        *("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"),
-        *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "var", "std", "var_mean", "std_mean", "logcumsumexp"),
-        *("smooth_l1_loss", "huber_loss", "mse_loss", "binary_cross_entropy"),
-    )
+    [
+        "upsample_linear1d",
+        "upsample_bilinear2d",
+        "upsample_bicubic2d",
+        "upsample_trilinear3d",
+        "_upsample_bilinear2d_aa",
+        "_upsample_bicubic2d_aa",
+        "var",
+        "std",
+        "var_mean",
+        "std_mean",
+        "logcumsumexp",
+        "smooth_l1_loss",
+        "huber_loss",
+        "mse_loss",
+        "binary_cross_entropy",
+    ]
 )
-_OF_ORDERED = frozenset(("argmax", "argmin", "median", "nanmedian", "sort", "scatter_reduce", "index_reduce"))
+_OF_ORDERED = frozenset(["argmax", "argmin", "median", "nanmedian", "sort", "scatter_reduce", "index_reduce"])
 
 
 def _has_no_kernel(kind: str, named: Arguments) -> bool:
