@@ -149,6 +149,15 @@ def test_outs_of_ops_that_have_no_shape_function():
     on_both(lambda x: torch.logcumsumexp(x, 0, out=torch.empty_like(x)), torch.arange(4.0))
 
 
+@pytest.mark.parametrize("fn", [torch.sum, torch.prod, torch.cumsum, torch.cumprod])
+def test_floats_are_reduced_into_integers(fn):
+    def run(x):
+        size = x.shape if fn in (torch.cumsum, torch.cumprod) else 2
+        return fn(x, 0, out=torch.empty(size, dtype=torch.int64, device=x.device))
+
+    on_both(run, torch.full((2, 2), 1.5))
+
+
 @pytest.mark.parametrize(
     "draw",
     [
